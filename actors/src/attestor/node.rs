@@ -1,0 +1,49 @@
+//! How a node proves what it is: the trait that every way in implements.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// A way in, such as `x509pop`. Holds its configuration only: evidence is read anew at each attestation.
+pub trait NodeAttestor: fmt::Debug {
+    /// The type string that the server knows it by.
+    fn name(&self) -> &'static str;
+
+    /// Whether an agent that came in this way may come in again (a join token is spent).
+    fn may_attest_again(&self) -> bool;
+
+    /// Gathers the evidence for one attestation.
+    fn prepare(self: Rc<Self>) -> Pin<Box<dyn Future<Output = Result<Box<dyn Proof>, EvidenceError>>>>;
+}
+
+/// The evidence of one attestation.
+pub trait Proof: fmt::Debug {
+    /// The type string that the server knows the attestor by.
+    fn attestor_name(&self) -> &'static str;
+
+    /// The first payload; never empty.
+    fn payload(&self) -> Vec<u8>;
+
+    /// Answers one challenge; never empty.
+    fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError>;
+}
+
+/// Why evidence cannot be given. Names the file; never holds a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EvidenceError {
+    /// A file cannot be read or used.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file as configured.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The server asks for something that this evidence cannot answer.
+    #[error("unusable challenge: {0}")]
+    Challenge(String),
+    /// Signing failed.
+    #[error("unable to sign the challenge: {0}")]
+    Signing(String),
+}

@@ -1,0 +1,1 @@
+//! Listeners, callers and the local services.

@@ -1,0 +1,156 @@
+//! The only writer of disk state. Runs on a `SyncArbiter` thread, so that fsync never blocks the others.
+//! Takes [`LoadIdentity`], [`SaveKey`], [`SaveSvid`], [`SaveBundle`], [`DeleteSvid`]. Sends nothing. File formats are in [`files`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use actix::{Addr, Message, Recipient};
+
+use crate::keys::PrivateKey;
+use crate::svid::Certificate;
+
+/// Where state is kept.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Holds `agent-data.json`; made with its parents (0755 under the umask) if missing.
+    pub data_dir: PathBuf,
+    /// Holds `keys.json`; none with the memory key manager.
+    pub keys_dir: Option<PathBuf>,
+}
+
+/// One of the two places for agent keys (node-side 3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeySlot {
+    /// `agent-svid-A`.
+    A,
+    /// `agent-svid-B`.
+    B,
+}
+
+/// What was found on disk.
+#[derive(Debug, Default)]
+pub struct StoredIdentity {
+    /// The agent SVID's chain, leaf first; empty if there is none.
+    pub chain: Vec<Certificate>,
+    /// X.509 authorities of the agent's own trust domain.
+    pub bundle: Vec<Certificate>,
+    /// Whether the agent renews by attesting again.
+    pub reattestable: bool,
+    /// Agent keys by slot.
+    pub keys: Vec<(KeySlot, Arc<PrivateKey>)>,
+    /// Files that were unreadable and have been set aside, with their new names and the reason.
+    pub set_aside: Vec<SetAside>,
+}
+
+/// A file that could not be used (design 5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetAside {
+    /// Where it was.
+    pub path: PathBuf,
+    /// Where it is now: `*.corrupt-<time>`.
+    pub kept_as: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// Why state cannot be read or written. Names the path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system refused.
+    #[error("unable to {action} {path}: {reason}")]
+    Io {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file or directory.
+        path: String,
+        /// The operating system's words.
+        reason: String,
+    },
+    /// The directory or file is not safe to use.
+    #[error("{path} {problem}")]
+    Unsafe {
+        /// The file or directory.
+        path: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+/// Reads what is on disk; makes the directories.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<StoredIdentity, StoreError>")]
+pub struct LoadIdentity;
+
+/// Puts a key into a slot and has it on disk before answering. With the memory key manager nothing is written.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct SaveKey {
+    /// Which slot it replaces.
+    pub slot: KeySlot,
+    /// The new key.
+    pub key: Arc<PrivateKey>,
+}
+
+/// Has the agent SVID on disk before answering.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct SaveSvid {
+    /// Leaf first.
+    pub chain: Vec<Certificate>,
+    /// Whether the agent renews by attesting again.
+    pub reattestable: bool,
+}
+
+/// Has the own trust domain's X.509 authorities on disk before answering.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct SaveBundle {
+    /// In the server's order.
+    pub authorities: Vec<Certificate>,
+}
+
+/// Forgets the agent SVID (evicted, banned); keys and bundle stay.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct DeleteSvid;
+
+/// The store as its clients hold it: one recipient per message.
+#[derive(Debug, Clone)]
+pub struct StoreHandle {
+    /// For [`LoadIdentity`].
+    pub load: Recipient<LoadIdentity>,
+    /// For [`SaveKey`].
+    pub save_key: Recipient<SaveKey>,
+    /// For [`SaveSvid`].
+    pub save_svid: Recipient<SaveSvid>,
+    /// For [`SaveBundle`].
+    pub save_bundle: Recipient<SaveBundle>,
+    /// For [`DeleteSvid`].
+    pub delete_svid: Recipient<DeleteSvid>,
+}
+
+impl StoreHandle {
+    /// Hands out recipients of any actor that takes the store's messages.
+    pub fn of<A>(store: &Addr<A>) -> Self
+    where
+        A: actix::Actor
+            + actix::Handler<LoadIdentity>
+            + actix::Handler<SaveKey>
+            + actix::Handler<SaveSvid>
+            + actix::Handler<SaveBundle>
+            + actix::Handler<DeleteSvid>,
+        A::Context: actix::dev::ToEnvelope<A, LoadIdentity>
+            + actix::dev::ToEnvelope<A, SaveKey>
+            + actix::dev::ToEnvelope<A, SaveSvid>
+            + actix::dev::ToEnvelope<A, SaveBundle>
+            + actix::dev::ToEnvelope<A, DeleteSvid>,
+    {
+        Self {
+            load: store.clone().recipient(),
+            save_key: store.clone().recipient(),
+            save_svid: store.clone().recipient(),
+            save_bundle: store.clone().recipient(),
+            delete_svid: store.clone().recipient(),
+        }
+    }
+}
