@@ -1,4 +1,451 @@
-//! Proves the node to the server and keeps the agent SVID fresh.
+//! Proves the node to the server and keeps the agent SVID fresh. Owns the way in, the agent keys and SVID, and the anchors that the server is
+//! verified by. Takes [`SvidRejected`] and [`TrustBundle`] from the synchronizer. Publishes credentials through a `watch`, tells the
+//! synchronizer [`Attested`]. Decisions are in [`lifecycle`].
 
+pub mod attempt;
+pub mod lifecycle;
 pub mod node;
+pub mod trust;
 pub mod x509pop;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle, WrapFuture};
+
+use crate::bundle::Bundle;
+use crate::clock::Clock;
+use crate::credentials::{Credentials, CredentialsWriter};
+use crate::exit::{ExitSender, fail};
+use crate::random::Random;
+use crate::readiness::{Phase, ReadinessWriter};
+use crate::rotation::draw_renewal;
+use crate::server::{Disposition, ServerApi, ServerError};
+use crate::spiffe_id::TrustDomain;
+use crate::store::{DeleteSvid, KeySlot, LoadIdentity, SaveBundle, SaveSvid, StoreError, StoreHandle, StoredIdentity};
+use crate::svid::X509Svid;
+use crate::synchronizer::Attested;
+use attempt::{Attempt, AttemptError, Granted, PendingKey};
+use lifecycle::{AfterFailure, Retries, Start, Way};
+use node::NodeAttestor;
+use trust::{BundleSource, BundleSourceError};
+
+/// How long a bundle file may be missing at the first start (the reference's budget).
+const BUNDLE_PATIENCE: Duration = Duration::from_mins(1);
+/// Longest nap before a rotation: clocks step and machines are suspended.
+const MAX_NAP: Duration = Duration::from_mins(1);
+/// How long after a failed write the agent SVID is written again.
+const WRITE_RETRY: Duration = Duration::from_secs(30);
+
+/// Settings of the attestor.
+#[derive(Debug, Clone)]
+pub struct AttestorConfig {
+    /// The agent's trust domain.
+    pub trust_domain: TrustDomain,
+    /// Where the first bundle comes from.
+    pub bundle_source: BundleSource,
+    /// How long before its end the agent SVID is replaced at the latest.
+    pub availability_target: Option<Duration>,
+}
+
+/// What the attestor works with.
+#[derive(Debug)]
+pub struct AttestorTools {
+    /// The way in.
+    pub node: Rc<dyn NodeAttestor>,
+    /// The server.
+    pub server: Rc<dyn ServerApi>,
+    /// Disk state.
+    pub store: StoreHandle,
+    /// Told when there are credentials.
+    pub synchronizer: Recipient<Attested>,
+    /// Told before a banned agent ends (design D5).
+    pub banned: Recipient<Banned>,
+    /// Where credentials are published.
+    pub credentials: CredentialsWriter,
+    /// How far the start has come.
+    pub readiness: ReadinessWriter,
+    /// Where the end of the process is asked for.
+    pub exit: ExitSender,
+    /// For validity and rotation instants.
+    pub clock: Clock,
+    /// For every jitter.
+    pub random: Random,
+}
+
+/// Keeps the agent's own identity.
+#[derive(Debug)]
+pub struct Attestor {
+    config: AttestorConfig,
+    tools: AttestorTools,
+    held: Option<Held>,
+    /// The bundle to verify the server by; stored ones come first, then the configured source.
+    bundle: Option<Arc<Bundle>>,
+    pending_key: Option<PendingKey>,
+    state: State,
+    retries: Retries,
+    /// Boot time of the first failure to read the bundle file.
+    bundle_missing_since: Option<Duration>,
+    timer: Option<SpawnHandle>,
+}
+
+/// The SVID in use.
+#[derive(Debug, Clone)]
+struct Held {
+    svid: Arc<X509Svid>,
+    slot: KeySlot,
+    reattestable: bool,
+    /// Drawn once, when the certificate was taken into use.
+    rotate_at: SystemTime,
+}
+
+/// What the attestor is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Disk state is being read: only at start.
+    Loading,
+    /// Waiting for the rotation instant, or for the next try.
+    Waiting,
+    /// An attestation or renewal is under way; credentials in use stay in use.
+    Attempting,
+    /// Banned or denied for good: the process is about to end.
+    Ended,
+}
+
+/// The server does not take the agent SVID with this serial number.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SvidRejected {
+    /// Which certificate: rejections of an older one are moot.
+    pub serial: String,
+    /// What the server's details ask for.
+    pub disposition: Disposition,
+    /// The server's words.
+    pub error: ServerError,
+}
+
+/// The own trust domain's bundle as the server has it now.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct TrustBundle(pub Arc<Bundle>);
+
+/// The agent is banned: identities are withdrawn before the process ends.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Banned;
+
+/// Self-timer: rotation is due, or a retry.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct Wake;
+
+/// Self-timer: the SVID is still to be written.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct WriteAgain;
+
+impl Attestor {
+    /// An attestor that begins as soon as it is started.
+    pub fn new(config: AttestorConfig, tools: AttestorTools) -> Self {
+        Self {
+            config,
+            tools,
+            held: None,
+            bundle: None,
+            pending_key: None,
+            state: State::Loading,
+            retries: Retries::default(),
+            bundle_missing_since: None,
+            timer: None,
+        }
+    }
+
+    fn loaded(&mut self, loaded: Result<StoredIdentity, StoreError>, ctx: &mut Context<Self>) {
+        let stored = match loaded {
+            Ok(stored) => stored,
+            Err(error) => return self.end(error.to_string(), ctx),
+        };
+        for aside in &stored.set_aside {
+            tracing::warn!(
+                path = %aside.path.display(), kept_as = %aside.kept_as.display(), error = %aside.reason,
+                "Stored state was unreadable and has been set aside"
+            );
+        }
+        self.state = State::Waiting;
+        if !stored.bundle.is_empty() {
+            self.bundle = Some(Arc::new(Bundle::of_certificates(self.config.trust_domain.clone(), stored.bundle.clone())));
+        }
+        match lifecycle::at_start(&stored, &self.config.trust_domain, self.tools.clock.wall()) {
+            Start::Warm { svid, slot, reattestable } => {
+                tracing::info!(spiffe_id = %svid.id, "SVID loaded");
+                self.use_stored(svid, slot, reattestable, ctx);
+            }
+            Start::Cold(why) => {
+                tracing::info!(reason = why, "SVID is not found. Starting node attestation");
+                self.attempt(ctx);
+            }
+        }
+    }
+
+    /// A warm start. A stored SVID without a stored bundle needs the configured one: an identity is never shown to an unverified server.
+    fn use_stored(&mut self, svid: Arc<X509Svid>, slot: KeySlot, reattestable: bool, ctx: &mut Context<Self>) {
+        let bundle = match (&self.bundle, self.config.bundle_source.fetch(&self.config.trust_domain)) {
+            (Some(bundle), _) => Arc::clone(bundle),
+            (None, Ok(crate::credentials::ServerTrust::Bundle(bundle))) => bundle,
+            (None, Ok(crate::credentials::ServerTrust::Insecure)) => {
+                let error = BundleSourceError::NoBundle.to_string();
+                tracing::error!(error, "Unable to use the stored SVID");
+                return self.show_attesting(&error);
+            }
+            (None, Err(error)) => return self.no_bundle(&error, ctx),
+        };
+        self.adopt(svid, slot, reattestable, bundle, ctx);
+    }
+
+    /// Publishes credentials and draws the instant of their rotation.
+    fn adopt(&mut self, svid: Arc<X509Svid>, slot: KeySlot, reattestable: bool, bundle: Arc<Bundle>, ctx: &mut Context<Self>) {
+        let now = self.tools.clock.wall();
+        let rotate_at = draw_renewal(svid.leaf(), now, self.config.availability_target, &mut self.tools.random).at;
+        self.held = Some(Held { svid: Arc::clone(&svid), slot, reattestable, rotate_at });
+        self.bundle = Some(Arc::clone(&bundle));
+        self.tools.credentials.send_replace(Some(Arc::new(Credentials { svid, reattestable, bundle })));
+        self.retries.reset();
+        // A full mailbox cannot be: the synchronizer gets one message per attestation.
+        if self.tools.synchronizer.try_send(Attested).is_err() {
+            tracing::error!("synchronizer does not take messages");
+        }
+        self.sleep_until_rotation(ctx);
+    }
+
+    fn sleep_until_rotation(&mut self, ctx: &mut Context<Self>) {
+        self.state = State::Waiting;
+        if let Some(held) = &self.held {
+            let wait = self.tools.clock.now().until(held.rotate_at);
+            self.wake_after(wait, ctx);
+        }
+    }
+
+    fn wake_after(&mut self, wait: Duration, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        self.timer = Some(ctx.notify_later(Wake, wait.min(MAX_NAP) + Duration::from_millis(1)));
+    }
+
+    /// Starts an attestation or a renewal. Nothing else waits for it.
+    fn attempt(&mut self, ctx: &mut Context<Self>) {
+        let trust = match &self.bundle {
+            Some(bundle) => Ok(crate::credentials::ServerTrust::Bundle(Arc::clone(bundle))),
+            None => self.config.bundle_source.fetch(&self.config.trust_domain),
+        };
+        let trust = match trust {
+            Ok(trust) => trust,
+            Err(error) => return self.no_bundle(&error, ctx),
+        };
+        self.bundle_missing_since = None;
+        self.state = State::Attempting;
+        let attempt = Attempt {
+            way: lifecycle::way(self.held.as_ref().map(|held| held.reattestable)),
+            slot: lifecycle::free_slot(self.held.as_ref().map(|held| held.slot)),
+            pending_key: self.pending_key.take(),
+            trust,
+            trust_domain: self.config.trust_domain.clone(),
+            node: Rc::clone(&self.tools.node),
+            server: Rc::clone(&self.tools.server),
+            store: self.tools.store.clone(),
+            clock: self.tools.clock.clone(),
+        };
+        ctx.spawn(attempt.run().into_actor(self).map(|(outcome, pending), this, ctx| {
+            this.pending_key = pending;
+            match outcome {
+                Ok(granted) => this.granted(granted, ctx),
+                Err(error) => this.failed(&error, ctx),
+            }
+        }));
+    }
+
+    fn granted(&mut self, granted: Granted, ctx: &mut Context<Self>) {
+        let Granted { way, svid, slot, reattestable, bundle, write_error } = granted;
+        let reattestable = reattestable.unwrap_or_else(|| self.held.as_ref().is_some_and(|held| held.reattestable));
+        match way {
+            Way::Attest => tracing::info!(spiffe_id = %svid.id, reattestable, "Node attestation was successful"),
+            Way::Renew => tracing::info!(spiffe_id = %svid.id, "Agent SVID renewed"),
+        }
+        if let Some(error) = write_error {
+            tracing::error!(%error, "Agent SVID is in use but could not be stored; the write is tried again");
+            ctx.notify_later(WriteAgain, WRITE_RETRY);
+        }
+        self.adopt(svid, slot, reattestable, bundle, ctx);
+    }
+
+    fn failed(&mut self, error: &AttemptError, ctx: &mut Context<Self>) {
+        self.state = State::Waiting;
+        let now = self.tools.clock.now();
+        let held = self.held.as_ref().map(|held| Arc::clone(&held.svid));
+        let after = match error {
+            AttemptError::Server(error) => self.retries.after(error, held.as_deref(), now, &mut self.tools.random),
+            AttemptError::Key(_) | AttemptError::Store(_) | AttemptError::Refused(_) | AttemptError::Path(_) | AttemptError::StoreGone => {
+                let unanswered = ServerError::Proof(error.to_string());
+                self.retries.after(&unanswered, held.as_deref(), now, &mut self.tools.random)
+            }
+        };
+        match after {
+            AfterFailure::Exit(reason) if error.is_banned() => self.banned(&reason, ctx),
+            AfterFailure::Exit(reason) => self.end(format!("failed to attest: {reason}"), ctx),
+            AfterFailure::Retry(wait) => {
+                let retry_in = format!("{:.1}s", wait.as_secs_f64());
+                if self.held.is_some() {
+                    tracing::error!(%error, retry_in, "Unable to rotate the agent SVID");
+                } else {
+                    tracing::warn!(%error, retry_in, "Failed to retrieve attestation result");
+                    self.show_attesting(&error.to_string());
+                }
+                self.wake_after(wait, ctx);
+            }
+        }
+    }
+
+    /// No bundle to verify the server by: a file may still come within a minute, a damaged one does not mend itself.
+    fn no_bundle(&mut self, error: &BundleSourceError, ctx: &mut Context<Self>) {
+        let now = self.tools.clock.now();
+        let since = *self.bundle_missing_since.get_or_insert(now.boot);
+        let out_of_patience = now.boot.saturating_sub(since) >= BUNDLE_PATIENCE;
+        if matches!(error, BundleSourceError::Unusable { .. }) || out_of_patience {
+            return self.end(format!("failed to attest: {error}"), ctx);
+        }
+        self.show_attesting(&error.to_string());
+        let unavailable = ServerError::Proof(error.to_string());
+        if let AfterFailure::Retry(wait) = self.retries.after(&unavailable, None, now, &mut self.tools.random) {
+            tracing::warn!(%error, retry_in = format!("{:.1}s", wait.as_secs_f64()), "No trust bundle yet");
+            self.wake_after(wait, ctx);
+        }
+    }
+
+    fn show_attesting(&self, error: &str) {
+        self.tools.readiness.send_modify(|readiness| {
+            if matches!(readiness.phase, Phase::Attesting(_)) {
+                readiness.phase = Phase::Attesting(Some(error.into()));
+            }
+        });
+    }
+
+    /// Design D5: the SVID goes from disk, every identity is withdrawn, then the process ends.
+    fn banned(&mut self, reason: &str, ctx: &mut Context<Self>) {
+        tracing::error!(error = reason, "Agent is banned: removing SVID and shutting down");
+        self.state = State::Ended;
+        let delete = self.tools.store.delete_svid.send(DeleteSvid);
+        let withdraw = self.tools.banned.send(Banned);
+        let reason = format!("agent is banned: {reason}");
+        ctx.spawn(async move { (delete.await, withdraw.await) }.into_actor(self).map(|(deleted, _), this, ctx| {
+            if let Ok(Err(error)) = deleted {
+                tracing::error!(%error, "Unable to remove the agent SVID");
+            }
+            this.end(reason, ctx);
+        }));
+    }
+
+    fn end(&mut self, reason: String, ctx: &mut Context<Self>) {
+        self.state = State::Ended;
+        fail(&self.tools.exit, reason);
+        ctx.stop();
+    }
+
+    fn save_svid(&self, ctx: &mut Context<Self>) {
+        let Some(held) = &self.held else {
+            return;
+        };
+        let save = self.tools.store.save_svid.send(SaveSvid { chain: held.svid.chain().to_vec(), reattestable: held.reattestable });
+        ctx.spawn(save.into_actor(self).map(|saved, _, ctx| match saved {
+            Ok(Ok(())) => tracing::info!("SVID stored successfully"),
+            Ok(Err(_)) => {
+                ctx.notify_later(WriteAgain, WRITE_RETRY);
+            }
+            Err(_) => tracing::error!("store is gone"),
+        }));
+    }
+}
+
+impl Actor for Attestor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let load = self.tools.store.load.send(LoadIdentity);
+        ctx.spawn(load.into_actor(self).map(|loaded, this, ctx| match loaded {
+            Ok(loaded) => this.loaded(loaded, ctx),
+            Err(_) => this.end("store is gone".into(), ctx),
+        }));
+    }
+}
+
+impl Handler<SvidRejected> for Attestor {
+    type Result = ();
+
+    fn handle(&mut self, rejected: SvidRejected, ctx: &mut Self::Context) {
+        let Some(held) = self.held.clone().filter(|held| held.svid.leaf().serial_hex() == rejected.serial) else {
+            return;
+        };
+        match (rejected.disposition, self.state) {
+            (_, State::Ended | State::Loading) => {}
+            (Disposition::Banned, _) => self.banned(&rejected.error.to_string(), ctx),
+            (Disposition::Reattest, State::Waiting) if held.reattestable => {
+                tracing::warn!(error = %rejected.error, "Agent needs to re-attest; will attempt to re-attest");
+                self.attempt(ctx);
+            }
+            (Disposition::Reattest | Disposition::Retry, _) => {}
+        }
+    }
+}
+
+impl Handler<TrustBundle> for Attestor {
+    type Result = ();
+
+    fn handle(&mut self, TrustBundle(newer): TrustBundle, ctx: &mut Self::Context) {
+        if self.bundle.as_deref().is_some_and(|held| !lifecycle::is_news(held, &newer)) {
+            return;
+        }
+        self.bundle = Some(Arc::clone(&newer));
+        self.tools.credentials.send_if_modified(|credentials| {
+            let Some(current) = credentials else {
+                return false;
+            };
+            *current = Arc::new(Credentials { bundle: Arc::clone(&newer), ..(**current).clone() });
+            true
+        });
+        let authorities = newer.x509_authorities().iter().map(|authority| authority.certificate.clone()).collect();
+        let save = self.tools.store.save_bundle.send(SaveBundle { authorities });
+        ctx.spawn(save.into_actor(self).map(|saved, this, _| {
+            if let Ok(Err(error)) = saved {
+                tracing::error!(%error, "Unable to store the trust bundle");
+                // The next refresh brings the same bundle: it must count as news, so that it is written again.
+                this.bundle = None;
+            }
+        }));
+    }
+}
+
+impl Handler<Wake> for Attestor {
+    type Result = ();
+
+    fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
+        self.timer = None;
+        if self.state != State::Waiting {
+            return;
+        }
+        match &self.held {
+            Some(held) if self.tools.clock.wall() < held.rotate_at => self.sleep_until_rotation(ctx),
+            _ => self.attempt(ctx),
+        }
+    }
+}
+
+impl Handler<WriteAgain> for Attestor {
+    type Result = ();
+
+    fn handle(&mut self, _: WriteAgain, ctx: &mut Self::Context) {
+        self.save_svid(ctx);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,20 +1,43 @@
 //! Entries, X.509-SVIDs with their keys, bundles and subscribers.
-//! Takes [`ApplyEntries`], [`ApplyBundles`], [`InstallSvids`], [`Forget`] and [`DueForRenewal`], [`SvidCount`], [`KnownVersions`] from the synchronizer,
-//! [`Subscribe`] and [`DescribeCache`] from the endpoint. Sends nothing. Decisions are in [`entries`] and [`index`].
+//! Takes [`ApplyEntries`], [`ApplyBundles`], [`InstallSvids`], [`Forget`], [`KnownVersions`], [`DueForRenewal`] and [`SvidCount`] from the
+//! synchronizer, [`Subscribe`] and [`DescribeCache`] from the endpoint. Sends [`IdentityMissing`]. Decisions are in [`entries`] and [`index`].
 
+pub mod entries;
+pub mod index;
+pub mod subscribers;
 pub mod view;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use actix::Message;
+use actix::{Actor, AsyncContext, Context, Handler, Message, MessageResult, Recipient, SpawnHandle};
 
 use crate::bundle::Bundle;
+use crate::clock::Clock;
 use crate::entry::{Entry, EntryId, EntrySync, KnownEntries};
+use crate::rotation::Renewal;
 use crate::selector::SelectorSet;
 use crate::spiffe_id::TrustDomain;
 use crate::svid::X509Svid;
+use entries::{Changes, Entries};
+use subscribers::Subscribers;
 use view::ViewReader;
+
+/// Messages that may queue before senders have to wait: a burst of new callers.
+const MAILBOX: usize = 1024;
+
+/// Keeps what workloads are entitled to.
+#[derive(Debug)]
+pub struct Cache {
+    entries: Entries,
+    subscribers: Subscribers,
+    /// Changes that callers have not been told of yet: entries came, their bundles have not.
+    untold: Changes,
+    expiry_timer: Option<SpawnHandle>,
+    missing: Option<Recipient<IdentityMissing>>,
+    clock: Clock,
+}
 
 /// Opens a subscription for everything that these selectors entitle to. Dropping the reader ends it.
 #[derive(Debug, Message)]
@@ -34,12 +57,13 @@ pub struct SvidCount;
 #[rtype(result = "KnownEntries")]
 pub struct KnownVersions;
 
-/// Brings entries in step with the server.
+/// Brings entries in step with the server and answers which federated bundles they name. Callers are told with the [`ApplyBundles`] that
+/// follows, so that they see entries and bundles change together.
 #[derive(Debug, Message)]
-#[rtype(result = "()")]
+#[rtype(result = "BTreeSet<TrustDomain>")]
 pub struct ApplyEntries(pub EntrySync);
 
-/// New bundles; trust domains that are not named keep what they have. Domains that no entry names any more are dropped.
+/// New bundles; trust domains that are not named keep what they have, those that no entry names any more are dropped.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct ApplyBundles(pub Vec<Arc<Bundle>>);
@@ -48,14 +72,19 @@ pub struct ApplyBundles(pub Vec<Arc<Bundle>>);
 #[derive(Debug, Message)]
 #[rtype(result = "Renewals")]
 pub struct DueForRenewal {
-    /// Also take along what is due up to this date.
-    pub until: SystemTime,
+    /// The date; what is due within its own slack is taken along.
+    pub now: SystemTime,
 }
 
-/// Freshly signed SVIDs, checked by the synchronizer.
+/// Freshly signed SVIDs, checked by the synchronizer, and entries that the server would not sign for.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct InstallSvids(pub Vec<Signed>);
+pub struct InstallSvids {
+    /// Replace what is held.
+    pub signed: Vec<Signed>,
+    /// Keep what they have; said once.
+    pub refused: Vec<EntryId>,
+}
 
 /// Drops every identity: the agent is banned (design D5).
 #[derive(Debug, Message)]
@@ -67,6 +96,21 @@ pub struct Forget;
 #[rtype(result = "CacheFacts")]
 pub struct DescribeCache;
 
+/// A caller waits for an SVID that was not signed ahead.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct IdentityMissing;
+
+/// Says who wants to hear of [`IdentityMissing`]: closes the cycle between cache and synchronizer.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct ReportMissing(pub Recipient<IdentityMissing>);
+
+/// Private message to notice SVIDs whose end has come.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct Expire;
+
 /// One SVID and when it is to be replaced.
 #[derive(Debug)]
 pub struct Signed {
@@ -75,7 +119,7 @@ pub struct Signed {
     /// Certificate and key.
     pub svid: Arc<X509Svid>,
     /// Drawn once, at issue (design 4).
-    pub renew_at: SystemTime,
+    pub renewal: Renewal,
 }
 
 /// Answer to [`DueForRenewal`].
@@ -92,7 +136,7 @@ pub struct Renewals {
 pub struct Due {
     /// The entry.
     pub entry: Arc<Entry>,
-    /// End of the SVID it has, if any.
+    /// End of the SVID it has or had, if any.
     pub expires_at: Option<SystemTime>,
 }
 
@@ -111,5 +155,159 @@ pub struct CacheFacts {
     pub subscribers: usize,
 }
 
-#[expect(unused_imports, reason = "vocabulary")]
-use {EntryId as _, TrustDomain as _};
+impl Cache {
+    /// An empty cache of this trust domain that has at most `prefetch_limit` SVIDs signed ahead.
+    pub fn new(trust_domain: TrustDomain, prefetch_limit: usize, clock: Clock) -> Self {
+        Self {
+            entries: Entries::new(trust_domain, prefetch_limit),
+            subscribers: Subscribers::default(),
+            untold: Changes::default(),
+            expiry_timer: None,
+            missing: None,
+            clock,
+        }
+    }
+
+    /// Tells callers of what changed and waits for the next SVID's end.
+    fn publish(&mut self, changes: &Changes, ctx: &mut Context<Self>) {
+        let now = self.clock.wall();
+        if !changes.is_empty() {
+            self.subscribers.drop_dead();
+            self.entries.recount_subscriptions(self.subscribers.selector_sets());
+            self.subscribers.tell(changes, |selectors, before| self.entries.view(selectors, now, Some(before)));
+        }
+        if let Some(timer) = self.expiry_timer.take() {
+            ctx.cancel_future(timer);
+        }
+        if let Some(end) = self.entries.next_expiry() {
+            // Validity includes its last second (RFC 5280 4.1.2.5).
+            let wait = self.clock.now().until(end) + std::time::Duration::from_secs(1);
+            self.expiry_timer = Some(ctx.notify_later(Expire, wait));
+        }
+    }
+
+    fn expire(&mut self, ctx: &mut Context<Self>) {
+        let changes = self.entries.expire(self.clock.wall());
+        if !changes.is_empty() {
+            self.publish(&changes, ctx);
+        }
+    }
+}
+
+impl Actor for Cache {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
+}
+
+impl Handler<Subscribe> for Cache {
+    type Result = MessageResult<Subscribe>;
+
+    fn handle(&mut self, Subscribe { selectors }: Subscribe, ctx: &mut Self::Context) -> Self::Result {
+        self.expire(ctx);
+        let now = self.clock.wall();
+        let missing = self.entries.subscribed(&selectors);
+        let reader = self.subscribers.subscribe(&selectors, |before| self.entries.view(&selectors, now, before));
+        if missing && let Some(synchronizer) = &self.missing {
+            // A full mailbox means that the synchronizer is about to look for work anyway.
+            if synchronizer.try_send(IdentityMissing).is_err() {
+                tracing::debug!("synchronizer is busy");
+            }
+        }
+        MessageResult(reader)
+    }
+}
+
+impl Handler<SvidCount> for Cache {
+    type Result = usize;
+
+    fn handle(&mut self, _: SvidCount, _: &mut Self::Context) -> Self::Result {
+        self.entries.svid_count()
+    }
+}
+
+impl Handler<KnownVersions> for Cache {
+    type Result = MessageResult<KnownVersions>;
+
+    fn handle(&mut self, _: KnownVersions, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.entries.versions())
+    }
+}
+
+impl Handler<ApplyEntries> for Cache {
+    type Result = MessageResult<ApplyEntries>;
+
+    fn handle(&mut self, ApplyEntries(sync): ApplyEntries, _: &mut Self::Context) -> Self::Result {
+        let changes = self.entries.apply(sync);
+        self.untold.merge(changes);
+        MessageResult(self.entries.federated_domains())
+    }
+}
+
+impl Handler<ApplyBundles> for Cache {
+    type Result = ();
+
+    fn handle(&mut self, ApplyBundles(bundles): ApplyBundles, ctx: &mut Self::Context) {
+        let mut changes = std::mem::take(&mut self.untold);
+        changes.merge(self.entries.apply_bundles(bundles));
+        self.publish(&changes, ctx);
+    }
+}
+
+impl Handler<DueForRenewal> for Cache {
+    type Result = MessageResult<DueForRenewal>;
+
+    fn handle(&mut self, DueForRenewal { now }: DueForRenewal, ctx: &mut Self::Context) -> Self::Result {
+        self.expire(ctx);
+        MessageResult(self.entries.due(now))
+    }
+}
+
+impl Handler<InstallSvids> for Cache {
+    type Result = ();
+
+    fn handle(&mut self, InstallSvids { signed, refused }: InstallSvids, ctx: &mut Self::Context) {
+        let mut changes = self.entries.install(signed);
+        changes.merge(self.entries.refused(&refused));
+        self.publish(&changes, ctx);
+    }
+}
+
+impl Handler<Forget> for Cache {
+    type Result = ();
+
+    fn handle(&mut self, _: Forget, ctx: &mut Self::Context) {
+        self.entries.clear();
+        self.publish(&Changes { everybody: true, selectors: Vec::new() }, ctx);
+    }
+}
+
+impl Handler<DescribeCache> for Cache {
+    type Result = MessageResult<DescribeCache>;
+
+    fn handle(&mut self, _: DescribeCache, _: &mut Self::Context) -> Self::Result {
+        MessageResult(CacheFacts { subscribers: self.subscribers.count(), ..self.entries.facts() })
+    }
+}
+
+impl Handler<ReportMissing> for Cache {
+    type Result = ();
+
+    fn handle(&mut self, ReportMissing(recipient): ReportMissing, _: &mut Self::Context) {
+        self.missing = Some(recipient);
+    }
+}
+
+impl Handler<Expire> for Cache {
+    type Result = ();
+
+    fn handle(&mut self, _: Expire, ctx: &mut Self::Context) {
+        let changes = self.entries.expire(self.clock.wall());
+        self.publish(&changes, ctx);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ pub mod exit;
 pub mod keys;
 pub mod peer;
 pub mod random;
+pub mod rotation;
 pub mod readiness;
 pub mod selector;
 pub mod selectors;
@@ -20,6 +21,7 @@ pub mod server;
 pub mod spiffe_id;
 pub mod store;
 pub mod svid;
+pub mod synchronizer;
 pub mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -1,6 +1,14 @@
 //! The port to the server: one trait, the real client ([`client`]), and a scripted one for tests. Connections are its business alone.
 
+mod attest;
 pub mod client;
+mod connect;
+mod entries;
+mod frames;
+mod link;
+mod status;
+mod verify;
+mod wire;
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +33,12 @@ pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, ServerError>>>>;
 pub trait ServerApi: fmt::Debug {
     /// Runs `AttestAgent` over a new connection without client certificate. The connection is kept for one
     /// [`ServerApi::bootstrap_bundle`].
-    fn attest(self: Rc<Self>, trust: ServerTrust, proof: Box<dyn Proof>, csr: Vec<u8>) -> Reply<Attestation>;
+    fn attest(
+        self: Rc<Self>,
+        trust: ServerTrust,
+        proof: Box<dyn Proof>,
+        csr: Vec<u8>,
+    ) -> Reply<Attestation>;
 
     /// `GetBundle` without client certificate: right after an attestation, before there are credentials.
     fn bootstrap_bundle(self: Rc<Self>, trust: ServerTrust) -> Reply<Bundle>;
@@ -39,11 +52,14 @@ pub trait ServerApi: fmt::Debug {
     /// `GetBundle` of the agent's own trust domain.
     fn bundle(self: Rc<Self>) -> Reply<Bundle>;
 
-    /// `GetFederatedBundle`; NOT_FOUND is `Ok(None)`.
+    /// `GetFederatedBundle`; `NOT_FOUND` is `Ok(None)`.
     fn federated_bundle(self: Rc<Self>, trust_domain: TrustDomain) -> Reply<Option<Bundle>>;
 
     /// `BatchNewX509SVID` for at most [`MAX_SIGNING_BATCH`] entries: one outcome per request, in order.
-    fn sign_x509(self: Rc<Self>, requests: Vec<SigningRequest>) -> Reply<Vec<Result<Vec<Certificate>, SigningRefusal>>>;
+    fn sign_x509(
+        self: Rc<Self>,
+        requests: Vec<SigningRequest>,
+    ) -> Reply<Vec<Result<Vec<Certificate>, SigningRefusal>>>;
 
     /// Drops open connections: the next call dials anew, with the newest credentials.
     fn disconnect(&self);
@@ -71,13 +87,13 @@ pub struct SigningRequest {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code:?}: {message}")]
 pub struct SigningRefusal {
-    /// The item's gRPC code; NOT_FOUND = entry deleted or not ours any more.
+    /// The item's gRPC code; `NOT_FOUND` = entry deleted or not ours any more.
     pub code: tonic::Code,
     /// The server's words, cut and stripped of control characters.
     pub message: String,
 }
 
-/// Reason in the details of PERMISSION_DENIED (node-side 3.5). Numbers that are not known are no reason.
+/// Reason in the details of `PERMISSION_DENIED` (node-side 3.5). Numbers that are not known are no reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeniedReason {
     /// The agent SVID has expired.
@@ -184,17 +200,19 @@ impl ServerError {
 
     /// The reason in the status details, if any.
     pub fn denied_reason(&self) -> Option<DeniedReason> {
-        match self {
-            Self::Status { reason, .. } => *reason,
-            _ => None,
+        if let Self::Status { reason, .. } = self {
+            *reason
+        } else {
+            None
         }
     }
 
     /// The gRPC code that the server answered with, if it answered.
     pub fn code(&self) -> Option<tonic::Code> {
-        match self {
-            Self::Status { code, .. } => Some(*code),
-            _ => None,
+        if let Self::Status { code, .. } = self {
+            Some(*code)
+        } else {
+            None
         }
     }
 }

@@ -4,8 +4,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use actix::{Addr, Message, Recipient};
+use actix::{Actor, Addr, Handler, Message, Recipient, SyncContext};
 
+pub mod disk;
+pub mod files;
+mod state;
+
+use state::State;
+
+use crate::clock::Clock;
 use crate::keys::PrivateKey;
 use crate::svid::Certificate;
 
@@ -16,6 +23,15 @@ pub struct StoreConfig {
     pub data_dir: PathBuf,
     /// Holds `keys.json`; none with the memory key manager.
     pub keys_dir: Option<PathBuf>,
+}
+
+/// The actor. Started by `SyncArbiter` with one thread: two would write over each other.
+#[derive(Debug)]
+pub struct Store {
+    config: StoreConfig,
+    clock: Clock,
+    /// None until the files have been read.
+    state: Option<State>,
 }
 
 /// One of the two places for agent keys (node-side 3.2).
@@ -133,12 +149,12 @@ impl StoreHandle {
     /// Hands out recipients of any actor that takes the store's messages.
     pub fn of<A>(store: &Addr<A>) -> Self
     where
-        A: actix::Actor
-            + actix::Handler<LoadIdentity>
-            + actix::Handler<SaveKey>
-            + actix::Handler<SaveSvid>
-            + actix::Handler<SaveBundle>
-            + actix::Handler<DeleteSvid>,
+        A: Actor
+            + Handler<LoadIdentity>
+            + Handler<SaveKey>
+            + Handler<SaveSvid>
+            + Handler<SaveBundle>
+            + Handler<DeleteSvid>,
         A::Context: actix::dev::ToEnvelope<A, LoadIdentity>
             + actix::dev::ToEnvelope<A, SaveKey>
             + actix::dev::ToEnvelope<A, SaveSvid>
@@ -154,3 +170,88 @@ impl StoreHandle {
         }
     }
 }
+
+impl Store {
+    /// Touches nothing before the first message. The clock names files that are set aside.
+    pub fn new(config: StoreConfig, clock: Clock) -> Self {
+        Self {
+            config,
+            clock,
+            state: None,
+        }
+    }
+
+    /// What was loaded, loading it first if nobody asked for it: a write must not lose what the file holds.
+    fn state(&mut self) -> Result<&mut State, StoreError> {
+        let state = match self.state.take() {
+            Some(state) => state,
+            None => State::load(&self.config, &self.clock)?.0,
+        };
+        Ok(self.state.insert(state))
+    }
+}
+
+impl Actor for Store {
+    type Context = SyncContext<Self>;
+}
+
+impl Handler<LoadIdentity> for Store {
+    type Result = Result<StoredIdentity, StoreError>;
+
+    fn handle(&mut self, _: LoadIdentity, _: &mut Self::Context) -> Self::Result {
+        let (state, set_aside) = State::load(&self.config, &self.clock)?;
+        Ok(self.state.insert(state).identity(set_aside))
+    }
+}
+
+impl Handler<SaveKey> for Store {
+    type Result = Result<(), StoreError>;
+
+    fn handle(&mut self, SaveKey { slot, key }: SaveKey, _: &mut Self::Context) -> Self::Result {
+        match self.config.keys_dir.clone() {
+            Some(directory) => self.state()?.save_key(&directory, slot, key),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Handler<SaveSvid> for Store {
+    type Result = Result<(), StoreError>;
+
+    fn handle(
+        &mut self,
+        SaveSvid {
+            chain,
+            reattestable,
+        }: SaveSvid,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        let directory = self.config.data_dir.clone();
+        self.state()?.save_svid(&directory, chain, reattestable)
+    }
+}
+
+impl Handler<SaveBundle> for Store {
+    type Result = Result<(), StoreError>;
+
+    fn handle(
+        &mut self,
+        SaveBundle { authorities }: SaveBundle,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        let directory = self.config.data_dir.clone();
+        self.state()?.save_bundle(&directory, authorities)
+    }
+}
+
+impl Handler<DeleteSvid> for Store {
+    type Result = Result<(), StoreError>;
+
+    fn handle(&mut self, _: DeleteSvid, _: &mut Self::Context) -> Self::Result {
+        let directory = self.config.data_dir.clone();
+        self.state()?.delete_svid(&directory)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,5 @@
-//! What tests are made of: probes, a scripted server, certificate fixtures.
+//! What tests are made of: probes, a scripted server, a store in memory, certificate fixtures.
+
+pub mod certificates;
+pub mod probe;
+pub mod scripted_server;

@@ -130,7 +130,9 @@ fn write_key(out: &mut String, key: &Key) {
 /// Whether HCL reads the text as a bare key.
 fn is_identifier(text: &str) -> bool {
     let mut chars = text.chars();
-    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+    chars
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
         && !matches!(text, "true" | "false")
 }

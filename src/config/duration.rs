@@ -25,12 +25,8 @@ pub(crate) enum DurationError {
 /// Reads a duration: Go syntax (units ns, us, ms, s, m, h; fractions allowed; a plain `0`), or words such as `30d`, `1h 30m`, `2 weeks`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     let trimmed = text.trim();
-    if let Some(positive) = trimmed.strip_prefix('-') {
-        let value = parse_duration(positive.trim_start_matches('-'))?;
-        return match value {
-            Duration::ZERO => Ok(value),
-            _ => Err(DurationError::Negative(text.to_owned())),
-        };
+    if let Some(rest) = trimmed.strip_prefix('-') {
+        return parse_negative(rest, text);
     }
     let unsigned = trimmed.strip_prefix('+').unwrap_or(trimmed);
     if unsigned == "0" {
@@ -43,7 +39,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     let value = match nanoseconds {
         Go::Nanoseconds(value) => u64::try_from(value).ok().map(Duration::from_nanos),
         Go::TooLong => None,
-        Go::NotGo => match humantime::parse_duration(unsigned) {
+        Go::Unknown => match humantime::parse_duration(unsigned) {
             Ok(value) => Some(value),
             Err(humantime::DurationError::NumberOverflow) => None,
             Err(_) => return Err(DurationError::Invalid(text.to_owned())),
@@ -54,21 +50,39 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
         .ok_or_else(|| DurationError::TooLong(text.to_owned()))
 }
 
+/// Zero may have a minus, as in Go; nothing else may.
+fn parse_negative(rest: &str, text: &str) -> Result<Duration, DurationError> {
+    if rest.starts_with(['-', '+']) {
+        return Err(DurationError::Invalid(text.to_owned()));
+    }
+    match parse_duration(rest) {
+        Ok(Duration::ZERO) => Ok(Duration::ZERO),
+        Ok(_) | Err(DurationError::TooLong(_)) => Err(DurationError::Negative(text.to_owned())),
+        Err(DurationError::MissingUnit(_)) => Err(DurationError::MissingUnit(text.to_owned())),
+        Err(_) => Err(DurationError::Invalid(text.to_owned())),
+    }
+}
+
 /// What reading by Go's rules gave.
 enum Go {
     Nanoseconds(u128),
     TooLong,
-    NotGo,
+    Unknown,
 }
 
 fn parse_go(text: &str) -> Go {
     let mut rest = text;
     let mut total = 0_u128;
     while !rest.is_empty() {
-        let whole_end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let whole_end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
         let (whole, tail) = rest.split_at(whole_end);
         let (fraction, tail) = match tail.strip_prefix('.') {
-            Some(tail) => tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len())),
+            Some(tail) => tail.split_at(
+                tail.find(|c: char| !c.is_ascii_digit())
+                    .unwrap_or(tail.len()),
+            ),
             None => ("", tail),
         };
         let unit_end = tail
@@ -76,10 +90,10 @@ fn parse_go(text: &str) -> Go {
             .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         let Some(scale) = unit_nanoseconds(unit) else {
-            return Go::NotGo;
+            return Go::Unknown;
         };
         if whole.is_empty() && fraction.is_empty() {
-            return Go::NotGo;
+            return Go::Unknown;
         }
         let Some(part) = scaled(whole, fraction, scale) else {
             return Go::TooLong;
@@ -87,7 +101,11 @@ fn parse_go(text: &str) -> Go {
         total = total.saturating_add(part);
         rest = tail;
     }
-    if text.is_empty() { Go::NotGo } else { Go::Nanoseconds(total) }
+    if text.is_empty() {
+        Go::Unknown
+    } else {
+        Go::Nanoseconds(total)
+    }
 }
 
 fn unit_nanoseconds(unit: &str) -> Option<u128> {
@@ -104,7 +122,11 @@ fn unit_nanoseconds(unit: &str) -> Option<u128> {
 
 /// `whole.fraction` times `scale`; `None` on overflow. Digits of the fraction beyond the 18th do not count.
 fn scaled(whole: &str, fraction: &str, scale: u128) -> Option<u128> {
-    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let whole: u128 = if whole.is_empty() {
+        0
+    } else {
+        whole.parse().ok()?
+    };
     let mut total = whole.checked_mul(scale)?;
     let mut place = scale;
     let mut remainder = 0_u128;

@@ -49,7 +49,8 @@ fn next_name(text: &str) -> Reference<'_> {
             None => Reference::Bad(inner),
         };
     }
-    let is_special = |c: char| c.is_ascii_digit() || matches!(c, '*' | '#' | '$' | '@' | '!' | '?' | '-');
+    let is_special =
+        |c: char| c.is_ascii_digit() || matches!(c, '*' | '#' | '$' | '@' | '!' | '?' | '-');
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let length = if text.starts_with(is_special) {
         1

@@ -80,20 +80,25 @@ impl Parser<'_> {
     fn entry(&mut self, depth: usize) -> Result<Entry, SyntaxError> {
         let first = self.key(depth)?;
         let mut labels = Vec::new();
-        loop {
-            match &self.token {
-                Token::Assign if labels.is_empty() => {
-                    self.advance()?;
-                    let value = self.value(depth + 1)?;
-                    return Ok(Entry { key: first, value });
-                }
-                Token::Assign => return self.fail("unexpected \"=\" behind a label"),
-                Token::LeftBrace => break,
-                Token::Identifier(_) | Token::Text(_) => {
-                    labels.push(self.key(depth + labels.len())?);
-                }
-                _ => return self.fail(format!("expected \"=\" or \"{{\" behind {}", quoted(&first))),
+        while self.token != Token::LeftBrace {
+            if self.token == Token::Assign && labels.is_empty() {
+                self.advance()?;
+                let value = self.value(depth + 1)?;
+                return Ok(Entry { key: first, value });
             }
+            if !matches!(self.token, Token::Identifier(_) | Token::Text(_)) {
+                let found = describe(&self.token);
+                let expected = if labels.is_empty() {
+                    "\"=\" or \"{\""
+                } else {
+                    "\"{\""
+                };
+                return self.fail(format!(
+                    "expected {expected} behind {:?}, found {found}",
+                    first.text
+                ));
+            }
+            labels.push(self.key(depth + labels.len())?);
         }
         let mut value = self.value(depth + 1 + labels.len())?;
         for key in labels.into_iter().rev() {
@@ -110,22 +115,19 @@ impl Parser<'_> {
     fn key(&mut self, depth: usize) -> Result<Key, SyntaxError> {
         self.count(depth)?;
         let position = self.position;
-        if !matches!(self.token, Token::Identifier(_) | Token::Text(_)) {
+        let (text, quoted) = if let Token::Identifier(text) = &self.token {
+            (text.clone(), false)
+        } else if let Token::Text(text) = &self.token {
+            (text.clone(), true)
+        } else {
             return self.fail(format!("expected a key, found {}", describe(&self.token)));
-        }
-        match self.advance()? {
-            Token::Text(text) => Ok(Key {
-                text,
-                position,
-                quoted: true,
-            }),
-            Token::Identifier(text) => Ok(Key {
-                text,
-                position,
-                quoted: false,
-            }),
-            _ => self.fail("expected a key"),
-        }
+        };
+        self.advance()?;
+        Ok(Key {
+            text,
+            position,
+            quoted,
+        })
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, SyntaxError> {
@@ -134,23 +136,21 @@ impl Parser<'_> {
         if matches!(self.token, Token::Identifier(_)) {
             return self.fail("a bare word is no value: strings need double quotes");
         }
-        let starts = matches!(
-            self.token,
-            Token::Bool(_)
-                | Token::Number(_)
-                | Token::Text(_)
-                | Token::LeftBracket
-                | Token::LeftBrace
-        );
-        if !starts {
-            return self.fail(format!("expected a value, found {}", describe(&self.token)));
-        }
         let kind = match self.advance()? {
             Token::Bool(value) => ValueKind::Bool(value),
             Token::Number(literal) => ValueKind::Number(literal),
-            Token::Text(text) => ValueKind::Text(text),
+            Token::Text(text) | Token::Heredoc(text) => ValueKind::Text(text),
             Token::LeftBracket => ValueKind::List(self.items(depth, position)?),
-            _ => ValueKind::Object(self.entries(depth, Some(position))?),
+            Token::LeftBrace => ValueKind::Object(self.entries(depth, Some(position))?),
+            token @ (Token::Identifier(_)
+            | Token::Assign
+            | Token::Comma
+            | Token::RightBrace
+            | Token::RightBracket
+            | Token::End) => {
+                let message = format!("expected a value, found {}", describe(&token));
+                return Err(SyntaxError::new(position, message));
+            }
         };
         Ok(Value { kind, position })
     }
@@ -158,32 +158,23 @@ impl Parser<'_> {
     fn items(&mut self, depth: usize, opened: Position) -> Result<Vec<Value>, SyntaxError> {
         let mut items = Vec::new();
         let mut needs_comma = false;
-        loop {
-            match self.token {
-                Token::RightBracket => {
-                    self.advance()?;
-                    return Ok(items);
-                }
-                Token::Comma => {
-                    self.advance()?;
-                    needs_comma = false;
-                }
-                Token::End => return self.fail(format!("list opened at {opened} is not closed")),
-                _ if needs_comma => {
-                    let found = describe(&self.token);
-                    return self.fail(format!("expected \",\" or \"]\", found {found}"));
-                }
-                _ => {
-                    items.push(self.value(depth + 1)?);
-                    needs_comma = true;
-                }
+        while self.token != Token::RightBracket {
+            if self.token == Token::Comma {
+                self.advance()?;
+                needs_comma = false;
+            } else if self.token == Token::End {
+                return self.fail(format!("list opened at {opened} is not closed"));
+            } else if needs_comma {
+                let found = describe(&self.token);
+                return self.fail(format!("expected \",\" or \"]\", found {found}"));
+            } else {
+                items.push(self.value(depth + 1)?);
+                needs_comma = true;
             }
         }
+        self.advance()?;
+        Ok(items)
     }
-}
-
-fn quoted(key: &Key) -> String {
-    format!("{:?}", key.text)
 }
 
 /// A token for messages, without text of the file.
@@ -191,6 +182,7 @@ fn describe(token: &Token) -> &'static str {
     match token {
         Token::Identifier(_) => "a bare word",
         Token::Text(_) => "a string",
+        Token::Heredoc(_) => "a heredoc",
         Token::Number(_) => "a number",
         Token::Bool(_) => "a boolean",
         Token::Assign => "\"=\"",

@@ -34,7 +34,8 @@ impl Parser<'_> {
     }
 
     fn skip_blanks(&mut self) {
-        self.cursor.take_while(|c| matches!(c, ' ' | '\t' | '\n' | '\r'));
+        self.cursor
+            .take_while(|c| matches!(c, ' ' | '\t' | '\n' | '\r'));
     }
 
     /// Passes over blanks and, when it comes next, `c`; whether it did.

@@ -7,6 +7,7 @@ use super::ast::{Position, SyntaxError};
 pub(super) enum Token {
     Identifier(String),
     Text(String),
+    Heredoc(String),
     Number(String),
     Bool(bool),
     Assign,
@@ -38,6 +39,10 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn peek(&self) -> Option<char> {
         self.rest.chars().next()
+    }
+
+    fn second_is_digit(&self) -> bool {
+        self.rest.chars().nth(1).is_some_and(|c| c.is_ascii_digit())
     }
 
     pub(super) fn starts_with(&self, prefix: &str) -> bool {
@@ -99,8 +104,9 @@ impl<'a> Lexer<'a> {
         };
         let token = match c {
             '"' => Token::Text(self.string()?),
-            '<' => Token::Text(self.heredoc()?),
+            '<' => Token::Heredoc(self.heredoc()?),
             '-' => Token::Number(self.number()?),
+            '.' if self.cursor.second_is_digit() => Token::Number(self.number()?),
             c if c.is_ascii_digit() => Token::Number(self.number()?),
             c if is_letter(c) => self.word(),
             _ => {
@@ -113,7 +119,8 @@ impl<'a> Lexer<'a> {
 
     fn skip_blanks(&mut self) -> Result<(), SyntaxError> {
         loop {
-            self.cursor.take_while(|c| matches!(c, ' ' | '\t' | '\n' | '\r'));
+            self.cursor
+                .take_while(|c| matches!(c, ' ' | '\t' | '\n' | '\r'));
             if self.cursor.starts_with("#") || self.cursor.starts_with("//") {
                 self.cursor.take_while(|c| c != '\n');
             } else if self.cursor.starts_with("/*") {
@@ -155,7 +162,7 @@ impl<'a> Lexer<'a> {
         literal.extend(self.cursor.bump_if(|c| c == '-'));
         let digits = self.cursor.take_while(|c| c.is_ascii_digit());
         literal.push_str(digits);
-        if digits.is_empty() {
+        if digits.is_empty() && self.cursor.peek() != Some('.') || literal == "-" {
             return Err(SyntaxError::new(start, "unexpected character \"-\""));
         }
         if digits == "0"
@@ -222,21 +229,25 @@ impl<'a> Lexer<'a> {
             .map_err(|_| SyntaxError::new(start, "string escapes do not form UTF-8"))
     }
 
-    /// Copies `${...}` as it stands; quotes, backslashes and newlines mean nothing inside.
+    /// Copies `${...}` as it stands; quotes and newlines mean nothing inside, escapes stay but must be known ones.
     fn interpolation(&mut self, bytes: &mut Vec<u8>, start: Position) -> Result<(), SyntaxError> {
+        let before = self.cursor.rest;
         let mut open = 0_usize;
         loop {
-            let Some(c) = self.cursor.bump() else {
-                return Err(SyntaxError::new(start, "\"${\" in a string is not closed"));
-            };
-            push_char(bytes, c);
-            match c {
-                '{' => open += 1,
-                '}' if open == 1 => return Ok(()),
-                '}' => open -= 1,
-                _ => {}
+            let place = self.cursor.position();
+            match self.cursor.bump() {
+                Some('{') => open += 1,
+                Some('}') if open == 1 => break,
+                Some('}') => open -= 1,
+                Some('\\') => self.escape(&mut Vec::new(), place)?,
+                Some('\0') => return Err(SyntaxError::new(place, "null character in a string")),
+                Some(_) => {}
+                None => return Err(SyntaxError::new(start, "\"${\" in a string is not closed")),
             }
         }
+        let length = before.len() - self.cursor.rest.len();
+        bytes.extend_from_slice(before.get(..length).unwrap_or_default().as_bytes());
+        Ok(())
     }
 
     fn escape(&mut self, bytes: &mut Vec<u8>, place: Position) -> Result<(), SyntaxError> {
@@ -253,7 +264,8 @@ impl<'a> Lexer<'a> {
             Some('"') => b'"',
             Some(first @ '0'..='7') => {
                 let value = self.digits(first.to_digit(8), 2, 8, place)?;
-                u8::try_from(value).map_err(|_| SyntaxError::new(place, "octal escape above 377"))?
+                u8::try_from(value)
+                    .map_err(|_| SyntaxError::new(place, "octal escape above 377"))?
             }
             Some('x') => {
                 let value = self.digits(None, 2, 16, place)?;
@@ -300,18 +312,26 @@ impl<'a> Lexer<'a> {
         let indented = self.cursor.bump_if(|c| c == '-').is_some();
         let anchor = self.cursor.take_while(|c| is_letter(c) || c.is_numeric());
         if anchor.is_empty() || self.cursor.bump() != Some('\n') {
-            return Err(SyntaxError::new(start, "heredoc needs a marker and a new line"));
+            return Err(SyntaxError::new(
+                start,
+                "heredoc needs a marker and a new line",
+            ));
         }
         let mut lines = Vec::new();
         while let Some(line) = self.cursor.line() {
-            if line.trim_start().trim_end_matches('\r') == anchor {
+            // HCL 1 takes the marker of `<<-` only with a blank before it.
+            let is_marker = line.trim_start().trim_end_matches('\r') == anchor;
+            if is_marker && (!indented || line.len() > anchor.len()) {
                 let indent = line.len() - line.trim_start().len();
                 let margin = line.get(..indent).unwrap_or_default();
                 return Ok(join_heredoc(&lines, margin, indented));
             }
             lines.push(line);
         }
-        Err(SyntaxError::new(start, "heredoc is not closed by its marker"))
+        Err(SyntaxError::new(
+            start,
+            "heredoc is not closed by its marker",
+        ))
     }
 }
 
@@ -320,7 +340,11 @@ fn join_heredoc(lines: &[&str], margin: &str, indented: bool) -> String {
     let strip = indented && lines.iter().all(|line| line.starts_with(margin));
     let mut text = String::new();
     for line in lines {
-        let kept = if strip { line.strip_prefix(margin) } else { None };
+        let kept = if strip {
+            line.strip_prefix(margin)
+        } else {
+            None
+        };
         text.push_str(kept.unwrap_or(line));
         text.push('\n');
     }

@@ -1,1 +1,191 @@
-//! x509pop
+//! `x509pop`: the node proves that it holds the key of an X.509 certificate from a file (node-side 2.3).
+//!
+//! Owns the three paths and, for the length of one attestation, what stands in the files. Keys and signatures are in
+//! [`signing`], the JSON on the wire in [`messages`].
+
+use std::fmt;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use zeroize::Zeroizing;
+
+use super::node::{EvidenceError, NodeAttestor, Proof};
+use crate::svid::{Certificate, PemPolicy, pem};
+use messages::{NONCE_BYTES, Nonce};
+use signing::NodeKey;
+
+mod messages;
+mod signing;
+#[cfg(test)]
+mod tests;
+
+/// Type string of the attestor.
+const NAME: &str = "x509pop";
+/// Largest file in bytes.
+const MAX_FILE_BYTES: u64 = 2 * 1024 * 1024;
+
+/// Attestation by a certificate and its key in PEM files, which are read anew each time: a renewed node certificate counts
+/// from the next attestation on.
+#[derive(Debug, Clone)]
+pub struct X509pop {
+    private_key: PathBuf,
+    certificate: PathBuf,
+    intermediates: Option<PathBuf>,
+}
+
+/// What stood in the files.
+struct Evidence {
+    /// Leaf first; never empty.
+    certificates: Vec<Certificate>,
+    key: NodeKey,
+}
+
+impl X509pop {
+    /// Takes the paths as configured: the key (PKCS#8, PKCS#1 or SEC1), the certificate with or without its intermediates,
+    /// and a file with further intermediates. A blank third path counts as none.
+    pub fn new(
+        private_key_path: PathBuf,
+        certificate_path: PathBuf,
+        intermediates_path: Option<PathBuf>,
+    ) -> Self {
+        let intermediates = intermediates_path.filter(|path| !path.as_os_str().is_empty());
+        Self {
+            private_key: private_key_path,
+            certificate: certificate_path,
+            intermediates,
+        }
+    }
+
+    /// Reads the files and checks that they can be used, so that a mistake ends the start and not the first attestation.
+    pub fn check(&self) -> Result<(), EvidenceError> {
+        self.load().map(drop)
+    }
+
+    fn load(&self) -> Result<Evidence, EvidenceError> {
+        let mut certificates = read_certificates(&self.certificate)?;
+        if let Some(path) = &self.intermediates {
+            certificates.extend(read_certificates(path)?);
+        }
+        let leaf = certificates
+            .first()
+            .expect("a certificate file without certificates is an error");
+        let key = self.load_key(leaf)?;
+        Ok(Evidence { certificates, key })
+    }
+
+    fn load_key(&self, leaf: &Certificate) -> Result<NodeKey, EvidenceError> {
+        let path = &self.private_key;
+        let text = read_file(path)?;
+        let key = pem::private_key(&text)
+            .map(Zeroizing::new)
+            .map_err(|error| unusable(path, &error))?;
+        NodeKey::load(&key, leaf.public_key_der()).map_err(|error| unusable(path, &error))
+    }
+}
+
+impl NodeAttestor for X509pop {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn may_attest_again(&self) -> bool {
+        true
+    }
+
+    fn prepare(
+        self: Rc<Self>,
+    ) -> Pin<Box<dyn Future<Output = Result<Box<dyn Proof>, EvidenceError>>>> {
+        let files = Self::clone(&self);
+        Box::pin(async move {
+            // Reading and checking a large RSA key takes longer than the actors' thread should wait.
+            let loaded = tokio::task::spawn_blocking(move || files.load()).await;
+            let stopped = |_| unusable(&self.private_key, &"loading was interrupted");
+            let evidence = loaded.map_err(stopped)??;
+            Ok(Box::new(evidence) as Box<dyn Proof>)
+        })
+    }
+}
+
+impl Proof for Evidence {
+    fn attestor_name(&self) -> &'static str {
+        NAME
+    }
+
+    fn payload(&self) -> Vec<u8> {
+        messages::payload(&self.certificates)
+    }
+
+    fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError> {
+        let random = SystemRandom::new();
+        let mut nonce = [0; NONCE_BYTES];
+        random
+            .fill(&mut nonce)
+            .map_err(|_| EvidenceError::Signing("no random numbers".to_owned()))?;
+        self.answer(challenge, &nonce, &random)
+    }
+}
+
+impl Evidence {
+    fn answer(
+        &self,
+        challenge: &[u8],
+        nonce: &Nonce,
+        random: &SystemRandom,
+    ) -> Result<Vec<u8>, EvidenceError> {
+        let asked =
+            messages::challenge(challenge, self.key.kind()).map_err(EvidenceError::Challenge)?;
+        let signature = self
+            .key
+            .sign(&asked, nonce, random)
+            .map_err(|error| EvidenceError::Signing(error.to_string()))?;
+        Ok(messages::response(nonce, &signature))
+    }
+}
+
+impl fmt::Debug for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Evidence")
+            .field("certificates", &self.certificates)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<Certificate>, EvidenceError> {
+    let text = read_file(path)?;
+    Certificate::list_from_pem(&text, PemPolicy::SkipOthers).map_err(|error| unusable(path, &error))
+}
+
+/// The content of a file, in a buffer that is zeroised: it may be a key.
+fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, EvidenceError> {
+    let read = || -> io::Result<Zeroizing<Vec<u8>>> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len().min(MAX_FILE_BYTES);
+        // Room for all of it and the end: growing would leave copies behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(
+            usize::try_from(length).unwrap_or_default() + 64,
+        ));
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|error| unusable(path, &error))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(unusable(
+            path,
+            &format_args!("larger than {MAX_FILE_BYTES} bytes"),
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Operators grep for "unable to load keypair", as Go has it.
+fn unusable(path: &Path, reason: &dyn fmt::Display) -> EvidenceError {
+    EvidenceError::File {
+        path: path.display().to_string(),
+        reason: format!("unable to load keypair: {reason}"),
+    }
+}

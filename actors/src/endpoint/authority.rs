@@ -10,6 +10,11 @@ mod block;
 mod hpack;
 mod huffman;
 #[cfg(test)]
+mod properties;
+mod table;
+#[cfg(test)]
+pub(crate) mod test_client;
+#[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
@@ -53,7 +58,7 @@ pub struct Mender {
 }
 
 /// What to do with the first bytes of an input; the rest is for the next step.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub enum Step {
     /// This many bytes go on as they are. Zero only for an empty input.
     Pass(usize),
@@ -87,6 +92,14 @@ struct Head {
     stream: [u8; 4],
 }
 
+/// The frames of one header block, taken apart.
+struct Block<'a> {
+    first: Head,
+    /// The priority fields, as they came; empty without.
+    priority: &'a [u8],
+    fragments: Cow<'a, [u8]>,
+}
+
 impl Default for Stage {
     fn default() -> Self {
         Self::Preface(0)
@@ -101,6 +114,20 @@ impl std::fmt::Debug for Mender {
             .field("held", &self.held.len())
             .field("blocks", &self.blocks)
             .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Step {
+    /// Without the bytes: they may be a token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pass(length) => f.debug_tuple("Pass").field(length).finish(),
+            Self::Replace { taken, with } => f
+                .debug_struct("Replace")
+                .field("taken", taken)
+                .field("with", &with.len())
+                .finish(),
+        }
     }
 }
 
@@ -156,7 +183,7 @@ impl Mender {
         Step::Pass(length)
     }
 
-    /// Nothing is held: passes frames up to the next header block, or a block that is complete.
+    /// Nothing is held: passes frames up to the next header block, or a header block that is complete.
     fn frames(&mut self, input: &[u8]) -> Step {
         let mut passed = 0;
         while let Some(rest) = input.get(passed..).filter(|rest| !rest.is_empty()) {
@@ -167,16 +194,15 @@ impl Mender {
                 continue;
             }
             match Head::read(rest) {
-                Some(head) if !head.is_block_start() => {
-                    self.skip_large_block(&head);
-                    self.passing = HEAD_BYTES + head.length;
-                }
+                Some(head) if head.kind != HEADERS => self.passing = HEAD_BYTES + head.length,
                 _ if passed > 0 => break,
-                Some(head) if head.ends_block() => match rest.get(..HEAD_BYTES + head.length) {
-                    Some(frame) => return self.complete(frame),
-                    None => return self.hold(rest),
-                },
-                _ => return self.hold(rest),
+                Some(head) if head.is_whole_block() => {
+                    return match rest.get(..HEAD_BYTES + head.length) {
+                        Some(frame) => self.complete(frame),
+                        None => self.hold(rest),
+                    };
+                }
+                Some(_) | None => return self.hold(rest),
             }
         }
         Step::Pass(passed)
@@ -184,73 +210,206 @@ impl Mender {
 
     /// Takes up to one head or one payload, so that each byte is looked at once however the input is split.
     fn hold(&mut self, input: &[u8]) -> Step {
-        let head = self.held.get(self.frame_at..).and_then(Head::read);
-        let frame_bytes = HEAD_BYTES + head.map_or(0, |head| head.length);
-        let wanted = frame_bytes.saturating_sub(self.held.len() - self.frame_at);
+        let known = self.last_head();
+        let frame_bytes = HEAD_BYTES + known.map_or(0, |head| head.length);
+        let wanted = (self.frame_at + frame_bytes).saturating_sub(self.held.len());
         let taken = wanted.min(input.len());
-        self.held.extend_from_slice(input.get(..taken).unwrap_or(input));
-        let mut with = Vec::new();
-        if taken == wanted {
-            let is_new = head.is_none();
-            if let Some(head) = self.held.get(self.frame_at..).and_then(Head::read) {
-                with = self.held_on(&head, is_new);
-            }
-        }
+        self.held
+            .extend_from_slice(input.get(..taken).unwrap_or(input));
+        let with = match self.last_head() {
+            Some(head) if taken == wanted => match known {
+                None => self.head_held(&head),
+                Some(_) => self.frame_held(&head),
+            },
+            Some(_) | None => Vec::new(),
+        };
         Step::Replace { taken, with }
     }
 
-    /// A head (`is_new`) or a payload has been held: what goes on now.
-    fn held_on(&mut self, head: &Head, is_new: bool) -> Vec<u8> {
-        if is_new && !self.belongs(head) {
-            let started = self.frame_at > 0;
-            self.frame_at = 0;
-            self.passing = head.length;
-            let held = std::mem::take(&mut self.held);
-            if started {
-                return self.skip_block(held);
-            }
-            self.skip_large_block(head);
-            return held;
+    fn last_head(&self) -> Option<Head> {
+        self.held.get(self.frame_at..).and_then(Head::read)
+    }
+
+    /// The head of a frame has been held: what goes on now.
+    fn head_held(&mut self, head: &Head) -> Vec<u8> {
+        let is_in_block = self.frame_at > 0;
+        let belongs = if is_in_block {
+            let is_same_stream =
+                Head::read(&self.held).is_some_and(|first| first.stream == head.stream);
+            head.kind == CONTINUATION
+                && is_same_stream
+                && self.held.len() + head.length <= HELD_BYTES_MAX
+        } else {
+            head.kind == HEADERS && head.length <= FRAME_BYTES_MAX
+        };
+        if belongs {
+            return if head.length == 0 {
+                self.frame_held(head)
+            } else {
+                Vec::new()
+            };
         }
-        if is_new && head.length > 0 {
-            return Vec::new();
+        self.passing = head.length;
+        let frames = self.take_held();
+        if (is_in_block || head.kind == HEADERS) && self.blocks.skip() == Outcome::Refused {
+            return self.refusal(&frames);
         }
+        frames
+    }
+
+    /// A frame of a header block has been held in full: what goes on now.
+    fn frame_held(&mut self, head: &Head) -> Vec<u8> {
         if head.flags & END_HEADERS == 0 {
             self.frame_at = self.held.len();
             return Vec::new();
         }
-        self.frame_at = 0;
-        let held = std::mem::take(&mut self.held);
-        match self.complete(&held) {
-            Step::Pass(_) => held,
+        let frames = self.take_held();
+        match self.complete(&frames) {
+            Step::Pass(_) => frames,
             Step::Replace { with, .. } => with,
         }
     }
 
-    /// Whether the frame whose head has just been held is the next of a header block that can be held.
-    fn belongs(&self, head: &Head) -> bool {
-        if self.frame_at == 0 {
-            return head.is_block_start();
-        }
-        let is_next = Head::read(&self.held).is_some_and(|first| first.stream == head.stream);
-        head.kind == CONTINUATION && is_next && self.held.len() + head.length <= HELD_BYTES_MAX
+    fn take_held(&mut self) -> Vec<u8> {
+        self.frame_at = 0;
+        std::mem::take(&mut self.held)
     }
 
-    /// Judges the frames of a complete header block.
+    /// What goes on in place of the frames of a whole header block.
     fn complete(&mut self, frames: &[u8]) -> Step {
-        let Some(block) = Block::read(frames) else {
-            return match self.blocks.skip() {
-                Outcome::Refused => self.refuse(frames),
-                Outcome::Untouched | Outcome::Changed(_) => Step::Pass(frames.len()),
-            };
+        let block = Block::read(frames);
+        let outcome = match &block {
+            Some(block) => self.blocks.mend(&block.fragments),
+            None => self.blocks.skip(),
         };
-        match self.blocks.mend(&block.fragments) {
-            Outcome::Untouched => Step::Pass(frames.len()),
-            Outcome::Changed(changed) => Step::Replace {
-                taken: frames.len(),
-                with: block.write(&changed),
-            },
-            Outcome::Refused => self.refuse(frames),
+        let with = match (outcome, block) {
+            (Outcome::Changed(changed), Some(block)) => block.write(&changed),
+            (Outcome::Refused, _) => self.refusal(frames),
+            (Outcome::Untouched | Outcome::Changed(_), _) => return Step::Pass(frames.len()),
+        };
+        Step::Replace {
+            taken: frames.len(),
+            with,
         }
     }
+
+    /// A block that `h2` cannot but answer with the end of the connection: index 0 (RFC 7541 6.1).
+    fn refusal(&mut self, frames: &[u8]) -> Vec<u8> {
+        self.stage = Stage::Foreign;
+        let stream = Head::read(frames).map_or([0; 4], |head| head.stream);
+        let head = Head {
+            length: 1,
+            kind: HEADERS,
+            flags: END_HEADERS,
+            stream,
+        };
+        let mut out = Vec::new();
+        head.write(&mut out);
+        out.push(hpack::INDEXED);
+        out
+    }
+}
+
+impl Head {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let &[high, middle, low, kind, flags, a, b, c, d] = bytes.first_chunk::<HEAD_BYTES>()?;
+        let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        Some(Self {
+            length,
+            kind,
+            flags,
+            stream: [a, b, c, d],
+        })
+    }
+
+    /// Whether a HEADERS frame has a whole block, of a size that is mended.
+    fn is_whole_block(&self) -> bool {
+        self.flags & END_HEADERS != 0 && self.length <= FRAME_BYTES_MAX
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let length = u32::try_from(self.length).unwrap_or_default().to_be_bytes();
+        out.extend_from_slice(length.get(1..).unwrap_or_default());
+        out.extend_from_slice(&[self.kind, self.flags]);
+        out.extend_from_slice(&self.stream);
+    }
+}
+
+impl<'a> Block<'a> {
+    /// The block of these frames; `None` when padding or priority exceed the payload.
+    fn read(mut frames: &'a [u8]) -> Option<Self> {
+        let first = Head::read(frames)?;
+        let mut priority = &[][..];
+        let mut fragments = Cow::Borrowed(&[][..]);
+        while let Some(head) = Head::read(frames) {
+            let (frame, rest) = frames.split_at_checked(HEAD_BYTES + head.length)?;
+            let mut fragment = frame.get(HEAD_BYTES..)?;
+            if head.kind == HEADERS {
+                (priority, fragment) = Self::strip(head.flags, fragment)?;
+            }
+            if fragments.is_empty() {
+                fragments = Cow::Borrowed(fragment);
+            } else {
+                fragments.to_mut().extend_from_slice(fragment);
+            }
+            frames = rest;
+        }
+        Some(Self {
+            first,
+            priority,
+            fragments,
+        })
+    }
+
+    /// The priority fields and the fragment of a HEADERS payload (RFC 9113 6.2).
+    fn strip(flags: u8, mut payload: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let mut padding = 0;
+        if flags & PADDED != 0 {
+            let (&length, rest) = payload.split_first()?;
+            (padding, payload) = (usize::from(length), rest);
+        }
+        let priority_bytes = if flags & PRIORITY != 0 {
+            PRIORITY_BYTES
+        } else {
+            0
+        };
+        let (priority, payload) = payload.split_at_checked(priority_bytes)?;
+        let fragment = payload.get(..payload.len().checked_sub(padding)?)?;
+        Some((priority, fragment))
+    }
+
+    /// Frames of the changed block, without padding.
+    fn write(&self, block: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD_BYTES + self.priority.len() + block.len());
+        let (mut fragment, mut rest) = split_at_most(block, FRAME_BYTES_MAX - self.priority.len());
+        let mut head = Head {
+            length: self.priority.len() + fragment.len(),
+            flags: self.first.flags & !(PADDED | END_HEADERS) | end_flag(rest),
+            ..self.first
+        };
+        head.write(&mut out);
+        out.extend_from_slice(self.priority);
+        out.extend_from_slice(fragment);
+        while !rest.is_empty() {
+            (fragment, rest) = split_at_most(rest, FRAME_BYTES_MAX);
+            head = Head {
+                length: fragment.len(),
+                kind: CONTINUATION,
+                flags: end_flag(rest),
+                ..head
+            };
+            head.write(&mut out);
+            out.extend_from_slice(fragment);
+        }
+        out
+    }
+}
+
+fn split_at_most(bytes: &[u8], length: usize) -> (&[u8], &[u8]) {
+    bytes.split_at_checked(length).unwrap_or((bytes, &[]))
+}
+
+/// The flags of a frame after which `rest` of the block is still to come.
+fn end_flag(rest: &[u8]) -> u8 {
+    if rest.is_empty() { END_HEADERS } else { 0 }
 }

@@ -11,11 +11,13 @@
 use http::uri::Authority;
 
 use super::hpack::{
-    INDEXED, Indexing, Malformed, Reader, Representation, STATIC_AUTHORITY, STATIC_LAST, Table, Text,
-    static_name_length, write_integer, write_name, write_raw, write_text,
+    INDEXED, Indexing, Malformed, Reader, Representation, Text, write_integer, write_raw,
+    write_text,
 };
-use super::hpack::{Entry, Name};
 use super::huffman;
+use super::table::{
+    Entry, Name, STATIC_AUTHORITY, STATIC_LAST, Table, static_name_length, write_name,
+};
 
 /// Notes are worked into a table when they grow past this: decoding them is then spread over many calls, and one
 /// connection keeps no more than about this and one table.
@@ -35,7 +37,7 @@ pub(super) struct Blocks {
 }
 
 /// What goes to `h2` in place of a block.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The block as it came.
     Untouched,
@@ -47,17 +49,22 @@ pub(super) enum Outcome {
 
 /// What is known of the client's dynamic table.
 enum Tracking {
-    /// Indexing passes through. The representations that change the table are kept as they came, for a day on which
-    /// the table is needed; older ones are already in `table`.
-    Noting {
-        table: Option<Box<Table>>,
-        notes: Vec<u8>,
-    },
+    /// Indexing passes through.
+    Noting(Notes),
     /// A block went by that was not read. Indexing passes through; an empty value that enters the table stays as it
     /// is, and `h2` refuses its request.
     Lost,
     /// An empty value has entered the table: blocks are decoded and written without indexing.
     Decoding(Box<Table>),
+}
+
+/// The client's table while it is not needed: what was inserted is kept as it came, to be decoded only on the day it is.
+#[derive(Default)]
+struct Notes {
+    /// The table before `latest`; `None` stands for an empty one.
+    table: Option<Box<Table>>,
+    /// The representations since then that change the table.
+    latest: Vec<u8>,
 }
 
 /// The result of walking a block while indexing passes through.
@@ -72,14 +79,13 @@ enum Walk {
 enum Remedy {
     /// It is valid already, or `h2` is to refuse it.
     None,
-    /// This string, with its length, in place of the value.
-    Value(Vec<u8>),
+    /// These bytes, in place of the representation from this offset in the block.
+    From(usize, Vec<u8>),
     /// No valid value has this length, and it must not change.
     NoneOfThisLength,
 }
 
 /// What `h2` would say to a value.
-#[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Valid,
     /// Refused by Go servers as well: left for `h2` to refuse, on that stream alone.
@@ -90,17 +96,14 @@ enum Verdict {
 
 impl Default for Tracking {
     fn default() -> Self {
-        Self::Noting {
-            table: None,
-            notes: Vec::new(),
-        }
+        Self::Noting(Notes::default())
     }
 }
 
 impl std::fmt::Debug for Tracking {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Noting { .. } => "Noting",
+            Self::Noting(_) => "Noting",
             Self::Lost => "Lost",
             Self::Decoding(_) => "Decoding",
         })
@@ -111,33 +114,17 @@ impl Blocks {
     /// What goes to `h2` in place of `block`. To be called once for each block of the connection, in order.
     pub(super) fn mend(&mut self, block: &[u8]) -> Outcome {
         match &mut self.tracking {
-            Tracking::Decoding(table) => rewrite(table, block),
-            Tracking::Lost => match walk(block, &mut Vec::new()) {
-                Ok(Walk::Changed(changed)) => Outcome::Changed(changed),
-                Ok(Walk::Untouched | Walk::NeedsDecoding) | Err(Malformed) => Outcome::Untouched,
+            Tracking::Decoding(table) => match rewrite(table, block) {
+                Ok(rewritten) => Outcome::Changed(rewritten),
+                Err(Malformed) => Outcome::Refused,
             },
-            Tracking::Noting { table, notes } => {
-                let known = notes.len();
-                let walked = walk(block, notes);
-                if matches!(walked, Ok(Walk::NeedsDecoding)) {
-                    // This block is read again from its start, as the first one of the new mode.
-                    notes.truncate(known);
+            Tracking::Lost => Outcome::from(walk(block, &mut Vec::new())),
+            Tracking::Noting(known) => {
+                let (outcome, next) = known.mend(block);
+                if let Some(next) = next {
+                    self.tracking = next;
                 }
-                let is_needed = matches!(walked, Ok(Walk::NeedsDecoding));
-                if (is_needed || notes.len() > NOTES_BYTES_MAX) && !work_in(table, notes) {
-                    self.tracking = Tracking::Lost;
-                    return Outcome::from(walked);
-                }
-                if is_needed {
-                    let mut table = table.take().unwrap_or_else(|| Box::new(Table::new()));
-                    let outcome = rewrite(&mut table, block);
-                    self.tracking = Tracking::Decoding(table);
-                    return outcome;
-                }
-                if walked.is_err() {
-                    self.tracking = Tracking::Lost;
-                }
-                Outcome::from(walked)
+                outcome
             }
         }
     }
@@ -161,10 +148,50 @@ impl From<Result<Walk, Malformed>> for Outcome {
     }
 }
 
-/// Whether the notes could be worked into the table; they are empty afterwards.
-fn work_in(table: &mut Option<Box<Table>>, notes: &mut Vec<u8>) -> bool {
-    let table = table.get_or_insert_with(|| Box::new(Table::new()));
-    table.follow(&std::mem::take(notes)).is_ok()
+impl Notes {
+    /// What goes on in place of `block`, and how to go on when not as before.
+    fn mend(&mut self, block: &[u8]) -> (Outcome, Option<Tracking>) {
+        let before = self.latest.len();
+        let walked = walk(block, &mut self.latest);
+        match walked {
+            Ok(Walk::NeedsDecoding) => {
+                // This block is read again from its start, as the first one that is rewritten.
+                self.latest.truncate(before);
+                match self.table_after(block) {
+                    Ok((rewritten, table)) => {
+                        (Outcome::Changed(rewritten), Some(Tracking::Decoding(table)))
+                    }
+                    Err(Malformed) => (Outcome::Untouched, Some(Tracking::Lost)),
+                }
+            }
+            Err(Malformed) => (Outcome::Untouched, Some(Tracking::Lost)),
+            Ok(Walk::Untouched | Walk::Changed(_)) if self.latest.len() > NOTES_BYTES_MAX => {
+                let lost = match self.table() {
+                    Ok(table) => {
+                        self.table = Some(table);
+                        None
+                    }
+                    Err(Malformed) => Some(Tracking::Lost),
+                };
+                (Outcome::from(walked), lost)
+            }
+            Ok(Walk::Untouched | Walk::Changed(_)) => (Outcome::from(walked), None),
+        }
+    }
+
+    /// The block written without indexing, and the table after it.
+    fn table_after(&mut self, block: &[u8]) -> Result<(Vec<u8>, Box<Table>), Malformed> {
+        let mut table = self.table()?;
+        let rewritten = rewrite(&mut table, block)?;
+        Ok((rewritten, table))
+    }
+
+    /// The table with all notes worked in; none are left.
+    fn table(&mut self) -> Result<Box<Table>, Malformed> {
+        let mut table = self.table.take().unwrap_or_else(|| Box::new(Table::new()));
+        table.follow(&std::mem::take(&mut self.latest))?;
+        Ok(table)
+    }
 }
 
 /// Mends a block whose indexing passes through, and notes what it does to the table.
@@ -179,39 +206,21 @@ fn walk(block: &[u8], notes: &mut Vec<u8>) -> Result<Walk, Malformed> {
             break;
         };
         let end = reader.position();
-        let replaced = match representation {
-            Representation::Indexed(STATIC_AUTHORITY) if !has_authority => {
-                has_authority = true;
-                let mut literal = Vec::new();
-                write_name(&mut literal, Indexing::Without, &Name::Static(STATIC_AUTHORITY));
-                write_raw(&mut literal, STAND_IN);
-                Some((start, literal))
+        if representation.changes_table() {
+            notes.extend_from_slice(block.get(start..end).unwrap_or_default());
+        }
+        if has_authority || !representation.is_authority() {
+            continue;
+        }
+        has_authority = true;
+        match remedy(&representation, start)? {
+            Remedy::None => {}
+            Remedy::NoneOfThisLength => return Ok(Walk::NeedsDecoding),
+            Remedy::From(from, with) => {
+                changed.extend_from_slice(block.get(copied..from).unwrap_or_default());
+                changed.extend_from_slice(&with);
+                copied = end;
             }
-            Representation::Indexed(_) => None,
-            Representation::TableSize(_) => {
-                notes.extend_from_slice(block.get(start..end).unwrap_or_default());
-                None
-            }
-            Representation::Literal { indexing, name, value_at, value } => {
-                if indexing == Indexing::Incremental {
-                    notes.extend_from_slice(block.get(start..end).unwrap_or_default());
-                }
-                if name.is_authority() && !has_authority {
-                    has_authority = true;
-                    match remedy(&value, indexing)? {
-                        Remedy::None => None,
-                        Remedy::Value(value) => Some((value_at, value)),
-                        Remedy::NoneOfThisLength => return Ok(Walk::NeedsDecoding),
-                    }
-                } else {
-                    None
-                }
-            }
-        };
-        if let Some((from, with)) = replaced {
-            changed.extend_from_slice(block.get(copied..from).unwrap_or_default());
-            changed.extend_from_slice(&with);
-            copied = end;
         }
     }
     if copied == 0 {
@@ -221,15 +230,8 @@ fn walk(block: &[u8], notes: &mut Vec<u8>) -> Result<Walk, Malformed> {
     Ok(Walk::Changed(changed))
 }
 
-/// The block written without indexing, and carried out on the client's table.
-fn rewrite(table: &mut Table, block: &[u8]) -> Outcome {
-    match rewritten(table, block) {
-        Ok(rewritten) => Outcome::Changed(rewritten),
-        Err(Malformed) => Outcome::Refused,
-    }
-}
-
-fn rewritten(table: &mut Table, block: &[u8]) -> Result<Vec<u8>, Malformed> {
+/// The block written without indexing; what it does to the client's table is done to `table`.
+fn rewrite(table: &mut Table, block: &[u8]) -> Result<Vec<u8>, Malformed> {
     let mut reader = Reader::new(block);
     let mut out = Vec::with_capacity(block.len());
     let mut list_bytes = 0;
@@ -238,7 +240,10 @@ fn rewritten(table: &mut Table, block: &[u8]) -> Result<Vec<u8>, Malformed> {
         match representation {
             Representation::TableSize(bytes_max) => table.resize(bytes_max)?,
             Representation::Indexed(STATIC_AUTHORITY) => {
-                let entry = Entry { name: Name::Static(STATIC_AUTHORITY), value: Box::default() };
+                let entry = Entry {
+                    name: Name::Static(STATIC_AUTHORITY),
+                    value: Box::default(),
+                };
                 list_bytes += entry.size();
                 write_field(&mut out, Indexing::Without, &entry, &mut has_authority);
             }
@@ -251,7 +256,12 @@ fn rewritten(table: &mut Table, block: &[u8]) -> Result<Vec<u8>, Malformed> {
                 list_bytes += entry.size();
                 write_field(&mut out, Indexing::Without, entry, &mut has_authority);
             }
-            Representation::Literal { indexing, name, value, .. } => {
+            Representation::Literal {
+                indexing,
+                name,
+                value,
+                ..
+            } => {
                 let entry = table.decode(&name, &value)?;
                 list_bytes += entry.size();
                 match indexing {
@@ -286,22 +296,49 @@ fn write_field(out: &mut Vec<u8>, indexing: Indexing, entry: &Entry, has_authori
     }
 }
 
-/// What to do about an `:authority` value as it stands in a block.
-fn remedy(value: &Text<'_>, indexing: Indexing) -> Result<Remedy, Malformed> {
-    let text = value.decode()?;
+/// What to do about an `:authority` that stands at `start` of a block.
+fn remedy(authority: &Representation<'_>, start: usize) -> Result<Remedy, Malformed> {
     let mut out = Vec::new();
+    let Representation::Literal {
+        indexing,
+        value_at,
+        value,
+        ..
+    } = authority
+    else {
+        // The one that needs no value: the static entry, which is empty.
+        write_name(&mut out, Indexing::Without, &Name::Static(STATIC_AUTHORITY));
+        write_raw(&mut out, STAND_IN);
+        return Ok(Remedy::From(start, out));
+    };
+    let text = value.decode()?;
     match verdict(&text) {
         Verdict::Valid | Verdict::HasControlCharacter => return Ok(Remedy::None),
-        Verdict::Empty if indexing == Indexing::Incremental => return Ok(Remedy::NoneOfThisLength),
+        Verdict::Empty if *indexing == Indexing::Incremental => {
+            return Ok(Remedy::NoneOfThisLength);
+        }
         Verdict::Empty => write_raw(&mut out, STAND_IN),
-        // Filler keeps the encoded length too; it exists unless the text was one of long codes, and then raw is shorter.
-        Verdict::Forbidden if value.is_huffman => match huffman::filler(text.len(), value.bytes.len()) {
-            Some(filler) => write_text(&mut out, &Text { is_huffman: true, bytes: &filler }),
+        Verdict::Forbidden => match filler(value, &text) {
+            Some(coded) => write_text(
+                &mut out,
+                &Text {
+                    is_huffman: true,
+                    bytes: &coded,
+                },
+            ),
             None => write_raw(&mut out, &replaced(&text)),
         },
-        Verdict::Forbidden => write_raw(&mut out, &replaced(&text)),
     }
-    Ok(Remedy::Value(out))
+    Ok(Remedy::From(*value_at, out))
+}
+
+/// Coded text that keeps the encoded length of a coded value as well. There is none when its codes were long ones
+/// (controls, bytes above 0x7f); raw, it is shorter.
+fn filler(value: &Text<'_>, text: &[u8]) -> Option<Vec<u8>> {
+    if !value.is_huffman {
+        return None;
+    }
+    huffman::filler(text.len(), value.bytes.len())
 }
 
 fn verdict(value: &[u8]) -> Verdict {
@@ -320,7 +357,10 @@ fn verdict(value: &[u8]) -> Verdict {
 
 /// A valid value of the same length.
 fn replaced(value: &[u8]) -> Vec<u8> {
-    value.iter().map(|&byte| if is_plain(byte) { byte } else { b'-' }).collect()
+    value
+        .iter()
+        .map(|&byte| if is_plain(byte) { byte } else { b'-' })
+        .collect()
 }
 
 /// Whether the byte may stand anywhere in a registered name, so that a value of such bytes is always valid.

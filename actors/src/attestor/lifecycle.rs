@@ -1,0 +1,154 @@
+//! What the attestor does next: at start, after a success, after a failure, when the server rejects its SVID. Pure.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::backoff::Backoff;
+use crate::bundle::Bundle;
+use crate::clock::Now;
+use crate::keys::PrivateKey;
+use crate::random::Random;
+use crate::rotation::{RETRY_CAP, RETRY_INITIAL, retry_wait};
+use crate::server::{Disposition, ServerError};
+use crate::spiffe_id::{SpiffeId, TrustDomain};
+use crate::store::{KeySlot, StoredIdentity};
+use crate::svid::{Certificate, CertificateError, X509Svid};
+
+/// A stored SVID must live at least this long to be used (node-side 2.9).
+const EXPIRY_SKEW: Duration = Duration::from_secs(1);
+/// Every agent ID begins with this path (SPIRE convention).
+const AGENT_PATH: &str = "/spire/agent/";
+
+/// What a start finds on disk.
+#[derive(Debug)]
+pub enum Start {
+    /// A valid SVID with its key: no attestation is needed.
+    Warm {
+        /// Certificate and key.
+        svid: Arc<X509Svid>,
+        /// Which slot the key is in.
+        slot: KeySlot,
+        /// Whether the agent renews by attesting again.
+        reattestable: bool,
+    },
+    /// Nothing usable; why, for the log.
+    Cold(&'static str),
+}
+
+/// How the agent SVID is replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// `AttestAgent`, over a connection of its own.
+    Attest,
+    /// `RenewAgent`, with the SVID that is to be replaced.
+    Renew,
+}
+
+/// What to do after a failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AfterFailure {
+    /// Try again after this wait.
+    Retry(Duration),
+    /// Nothing can help: end with this reason (design D4).
+    Exit(String),
+}
+
+/// Retries of attestation and rotation.
+#[derive(Debug)]
+pub struct Retries(Backoff);
+
+/// Why a granted SVID is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedAgentSvid {
+    /// It is no SVID, or its key is not the one asked for.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// It names something that is no agent of this trust domain.
+    #[error("certificate is for {0}, which is not an agent of the trust domain")]
+    ForeignId(SpiffeId),
+    /// It has ended already.
+    #[error("certificate has expired already")]
+    Expired,
+}
+
+/// Looks for a usable identity in what was stored (node-side 3.3).
+pub fn at_start(stored: &StoredIdentity, trust_domain: &TrustDomain, now: SystemTime) -> Start {
+    let Some(leaf) = stored.chain.first() else {
+        return Start::Cold("no SVID is stored");
+    };
+    if leaf.not_after() <= now + EXPIRY_SKEW {
+        return Start::Cold("the stored SVID has expired");
+    }
+    let key = stored.keys.iter().find(|(_, key)| key.public_key_der() == leaf.public_key_der());
+    let Some((slot, key)) = key else {
+        return Start::Cold("no stored key belongs to the stored SVID");
+    };
+    match X509Svid::new(stored.chain.clone(), Arc::clone(key)) {
+        Ok(svid) if is_agent_of(&svid.id, trust_domain) => Start::Warm { svid: Arc::new(svid), slot: *slot, reattestable: stored.reattestable },
+        Ok(_) => Start::Cold("the stored SVID belongs to another trust domain"),
+        Err(_) => Start::Cold("the stored SVID is damaged"),
+    }
+}
+
+/// The slot for a new key: never the one in use (node-side 3.2).
+pub fn free_slot(in_use: Option<KeySlot>) -> KeySlot {
+    match in_use {
+        Some(KeySlot::A) => KeySlot::B,
+        Some(KeySlot::B) | None => KeySlot::A,
+    }
+}
+
+/// How an agent with this SVID replaces it.
+pub fn way(reattestable: Option<bool>) -> Way {
+    if reattestable == Some(false) { Way::Renew } else { Way::Attest }
+}
+
+/// Checks what the server granted: the key asked for, an agent of the trust domain, still valid. The path is checked by the caller, who
+/// knows whether there is a bundle.
+pub fn accept(chain: Vec<Certificate>, key: Arc<PrivateKey>, trust_domain: &TrustDomain, now: SystemTime) -> Result<X509Svid, RefusedAgentSvid> {
+    let svid = X509Svid::new(chain, key)?;
+    if !is_agent_of(&svid.id, trust_domain) {
+        return Err(RefusedAgentSvid::ForeignId(svid.id));
+    }
+    if svid.not_after() <= now {
+        return Err(RefusedAgentSvid::Expired);
+    }
+    Ok(svid)
+}
+
+fn is_agent_of(id: &SpiffeId, trust_domain: &TrustDomain) -> bool {
+    id.trust_domain_name() == trust_domain.name() && id.path().strip_prefix(AGENT_PATH).is_some_and(|rest| !rest.is_empty())
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self(Backoff::new(RETRY_INITIAL, RETRY_CAP))
+    }
+}
+
+impl Retries {
+    /// An attempt succeeded: the next failure waits the first step again.
+    pub fn reset(&mut self) {
+        self.0.reset();
+    }
+
+    /// What follows a failed attempt. `held` is the SVID that it was to replace. An agent without a valid SVID that is denied has nothing to
+    /// wait for (design D4); in every other case it tries for ever (design D2).
+    pub fn after(&mut self, error: &ServerError, held: Option<&X509Svid>, now: Now, random: &mut Random) -> AfterFailure {
+        let left = held.map(|svid| now.until(svid.not_after()));
+        let holds_valid = left.is_some_and(|left| !left.is_zero());
+        let denied = error.code() == Some(tonic::Code::PermissionDenied);
+        if error.disposition() == Disposition::Banned || (denied && !holds_valid) {
+            return AfterFailure::Exit(error.to_string());
+        }
+        AfterFailure::Retry(retry_wait(self.0.next(random), left))
+    }
+}
+
+/// Whether a bundle from the server differs from the one held in what the agent verifies by.
+pub fn is_news(held: &Bundle, newer: &Bundle) -> bool {
+    held.x509_authorities() != newer.x509_authorities()
+}
+
+#[cfg(test)]
+mod tests;

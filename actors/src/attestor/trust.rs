@@ -1,0 +1,67 @@
+//! Where the first trust bundle comes from: a file, or nowhere (`insecure_bootstrap`).
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::bundle::{Bundle, BundleError, BundleFormat};
+use crate::credentials::ServerTrust;
+use crate::spiffe_id::TrustDomain;
+
+/// Larger bundle files are refused: no real bundle comes near.
+const MAX_BUNDLE_BYTES: u64 = 4 << 20;
+
+/// A source of the bundle that the server is verified by before one has been stored.
+#[derive(Debug, Clone)]
+pub enum BundleSource {
+    /// A file that is read anew at each attempt.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// How it is written.
+        format: BundleFormat,
+    },
+    /// None: only the ID in the server's certificate is compared.
+    Insecure,
+}
+
+/// Why there is no bundle.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BundleSourceError {
+    /// The file cannot be read: it may still come.
+    #[error("unable to read trust bundle {path}: {reason}")]
+    Unreadable {
+        /// The file as configured.
+        path: String,
+        /// The operating system's words.
+        reason: String,
+    },
+    /// The file is no bundle: waiting does not help.
+    #[error("unusable trust bundle {path}: {reason}")]
+    Unusable {
+        /// The file as configured.
+        path: String,
+        /// What is wrong with it.
+        reason: BundleError,
+    },
+    /// There is an SVID but no bundle, and none can be had: no unverified connection is made with an identity.
+    #[error("SVID loaded but no bundle in cache")]
+    NoBundle,
+}
+
+impl BundleSource {
+    /// Fetches the bundle.
+    pub fn fetch(&self, trust_domain: &TrustDomain) -> Result<ServerTrust, BundleSourceError> {
+        let Self::File { path, format } = self else {
+            return Ok(ServerTrust::Insecure);
+        };
+        let unreadable = |error: std::io::Error| BundleSourceError::Unreadable { path: path.display().to_string(), reason: error.to_string() };
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        let mut text = Vec::new();
+        file.take(MAX_BUNDLE_BYTES).read_to_end(&mut text).map_err(unreadable)?;
+        let bundle = Bundle::from_file_text(trust_domain, &text, *format);
+        bundle
+            .map(|bundle| ServerTrust::Bundle(Arc::new(bundle)))
+            .map_err(|reason| BundleSourceError::Unusable { path: path.display().to_string(), reason })
+    }
+}

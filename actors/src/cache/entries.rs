@@ -1,0 +1,395 @@
+//! What is held for each entry, and what a caller is told. Pure: takes dates, returns what has changed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::index::SelectorIndex;
+use super::view::{Identity, View, Waiting, WorkloadUpdate};
+use super::{CacheFacts, Due, Renewals, Signed};
+use crate::bundle::Bundle;
+use crate::entry::{Entry, EntryId, EntrySync, KnownEntries};
+use crate::rotation::Renewal;
+use crate::selector::SelectorSet;
+use crate::spiffe_id::TrustDomain;
+use crate::svid::X509Svid;
+
+/// How often the server must refuse to sign for an entry before a caller's other identities are served without it.
+const REFUSALS_BEFORE_SERVING_WITHOUT: u32 = 3;
+
+/// All entries, their SVIDs and the bundles.
+#[derive(Debug)]
+pub struct Entries {
+    own: TrustDomain,
+    records: BTreeMap<EntryId, Record>,
+    index: SelectorIndex,
+    bundles: BTreeMap<TrustDomain, Arc<Bundle>>,
+    /// SVIDs are signed ahead for at most this many entries; asked-for ones are signed beyond it.
+    prefetch_limit: usize,
+    held: usize,
+    synced: bool,
+}
+
+#[derive(Debug)]
+struct Record {
+    entry: Arc<Entry>,
+    holding: Holding,
+    /// Live subscriptions that match: such an entry is signed whatever the limit.
+    subscriptions: usize,
+    refusals: u32,
+}
+
+/// What is held for one entry.
+#[derive(Debug)]
+enum Holding {
+    /// Nothing was ever signed for it, or what was belonged to another identity: callers wait.
+    Missing,
+    /// An SVID that is served until its renewal and, if renewal fails, until its own end.
+    Held { svid: Arc<X509Svid>, renewal: Renewal },
+    /// The entry has changed: the SVID is served until its replacement is signed.
+    Outdated { svid: Arc<X509Svid> },
+    /// The SVID's end came before its replacement: never served (design D6).
+    Expired { since: SystemTime },
+}
+
+/// Which callers a change concerns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Everybody: the own bundle changed.
+    pub everybody: bool,
+    /// Callers that have all selectors of one of these sets.
+    pub selectors: Vec<SelectorSet>,
+}
+
+impl Changes {
+    /// Whether a caller with these selectors is concerned.
+    pub fn concern(&self, caller: &SelectorSet) -> bool {
+        self.everybody || self.selectors.iter().any(|set| set.is_subset_of(caller))
+    }
+
+    /// Whether nobody is concerned.
+    pub fn is_empty(&self) -> bool {
+        !self.everybody && self.selectors.is_empty()
+    }
+
+    /// Adds what another change concerns.
+    pub fn merge(&mut self, other: Self) {
+        self.everybody |= other.everybody;
+        self.selectors.extend(other.selectors);
+    }
+}
+
+impl Entries {
+    /// Nothing yet, of this trust domain.
+    pub fn new(own: TrustDomain, prefetch_limit: usize) -> Self {
+        Self {
+            own,
+            records: BTreeMap::new(),
+            index: SelectorIndex::default(),
+            bundles: BTreeMap::new(),
+            prefetch_limit,
+            held: 0,
+            synced: false,
+        }
+    }
+
+    /// The versions of all entries.
+    pub fn versions(&self) -> KnownEntries {
+        self.records.iter().map(|(id, record)| (id.clone(), record.entry.version)).collect()
+    }
+
+    /// Brings the entries in step with a sync. Callers are told once bundles are there as well.
+    pub fn apply(&mut self, sync: EntrySync) -> Changes {
+        let mut changes = Changes::default();
+        let gone: Vec<EntryId> = self.records.keys().filter(|id| !sync.present.contains(*id)).cloned().collect();
+        for id in gone {
+            if let Some(record) = self.records.remove(&id) {
+                self.index.remove(&id);
+                tracing::debug!(entry = %id, spiffe_id = %record.entry.spiffe_id, "Entry removed");
+                changes.selectors.push(record.entry.selectors.clone());
+            }
+        }
+        for entry in sync.changed {
+            self.replace(entry, &mut changes);
+        }
+        self.synced = true;
+        self.count();
+        changes
+    }
+
+    fn replace(&mut self, entry: Arc<Entry>, changes: &mut Changes) {
+        let id = entry.id.clone();
+        let old = self.records.remove(&id);
+        if !entry.store_svid {
+            self.index.insert(&id, &entry.selectors);
+        }
+        changes.selectors.push(entry.selectors.clone());
+        let record = match old {
+            None => {
+                tracing::debug!(entry = %id, spiffe_id = %entry.spiffe_id, "Entry created");
+                Record { entry, holding: Holding::Missing, subscriptions: 0, refusals: 0 }
+            }
+            Some(old) => {
+                tracing::debug!(entry = %id, spiffe_id = %entry.spiffe_id, "Entry updated");
+                if old.entry.selectors != entry.selectors {
+                    changes.selectors.push(old.entry.selectors.clone());
+                }
+                Record { holding: old.holding.after_change(&old.entry, &entry), entry, subscriptions: old.subscriptions, refusals: 0 }
+            }
+        };
+        self.records.insert(id, record);
+    }
+
+    /// Every trust domain that some entry federates with.
+    pub fn federated_domains(&self) -> BTreeSet<TrustDomain> {
+        self.records.values().flat_map(|record| record.entry.federates_with.iter().cloned()).collect()
+    }
+
+    /// Takes new bundles; drops those of domains that no entry names any more.
+    pub fn apply_bundles(&mut self, bundles: Vec<Arc<Bundle>>) -> Changes {
+        let mut changed: BTreeSet<TrustDomain> = BTreeSet::new();
+        for bundle in bundles {
+            let domain = bundle.trust_domain.clone();
+            if self.bundles.get(&domain) != Some(&bundle) {
+                tracing::debug!(trust_domain_id = %domain.id_string(), "Bundle updated");
+                self.bundles.insert(domain.clone(), bundle);
+                changed.insert(domain);
+            }
+        }
+        let named = self.federated_domains();
+        self.bundles.retain(|domain, _| *domain == self.own || named.contains(domain));
+        let federates = |entry: &Entry| entry.federates_with.iter().any(|domain| changed.contains(domain));
+        let concerned = self.records.values().map(|record| &record.entry).filter(|entry| federates(entry));
+        let selectors = concerned.map(|entry| entry.selectors.clone()).collect();
+        Changes { everybody: changed.contains(&self.own), selectors }
+    }
+
+    /// The own trust domain's bundle.
+    pub fn own_bundle(&self) -> Option<&Arc<Bundle>> {
+        self.bundles.get(&self.own)
+    }
+
+    /// Takes signed SVIDs. One whose entry has changed its identity meanwhile, or gone, is dropped (design D21).
+    pub fn install(&mut self, signed: Vec<Signed>) -> Changes {
+        let mut changes = Changes::default();
+        for Signed { entry, svid, renewal } in signed {
+            let Some(record) = self.records.get_mut(&entry.id).filter(|record| record.entry.has_same_identity(&entry)) else {
+                tracing::debug!(entry = %entry.id, "SVID dropped: its entry changed while it was signed");
+                continue;
+            };
+            tracing::debug!(entry = %entry.id, spiffe_id = %entry.spiffe_id, "SVID updated");
+            record.refusals = 0;
+            record.holding = if record.entry.version == entry.version { Holding::Held { svid, renewal } } else { Holding::Outdated { svid } };
+            changes.selectors.push(entry.selectors.clone());
+        }
+        self.count();
+        changes
+    }
+
+    /// Notes that the server would not sign for these entries.
+    pub fn refused(&mut self, refused: &[EntryId]) -> Changes {
+        let mut changes = Changes::default();
+        for id in refused {
+            if let Some(record) = self.records.get_mut(id) {
+                record.refusals = record.refusals.saturating_add(1);
+                if record.refusals == REFUSALS_BEFORE_SERVING_WITHOUT {
+                    changes.selectors.push(record.entry.selectors.clone());
+                }
+            }
+        }
+        changes
+    }
+
+    /// Lets go of SVIDs whose end has come.
+    pub fn expire(&mut self, now: SystemTime) -> Changes {
+        let mut changes = Changes::default();
+        for record in self.records.values_mut() {
+            let Some(svid) = record.holding.svid() else {
+                continue;
+            };
+            if svid.not_after() < now {
+                tracing::error!(entry = %record.entry.id, spiffe_id = %record.entry.spiffe_id, "X509-SVID has expired and could not be renewed");
+                record.holding = Holding::Expired { since: svid.not_after() };
+                changes.selectors.push(record.entry.selectors.clone());
+            }
+        }
+        if !changes.is_empty() {
+            self.count();
+        }
+        changes
+    }
+
+    /// When the next SVID that is held comes to its end.
+    pub fn next_expiry(&self) -> Option<SystemTime> {
+        self.records.values().filter_map(|record| record.holding.svid()).map(|svid| svid.not_after()).min()
+    }
+
+    /// Which entries need an SVID at `now`, or within the slack of one that they have.
+    pub fn due(&self, now: SystemTime) -> Renewals {
+        let mut renewals = Renewals::default();
+        let mut room = self.prefetch_limit.saturating_sub(self.held);
+        for record in self.records.values().filter(|record| !record.entry.store_svid) {
+            let (due, expires_at) = match &record.holding {
+                Holding::Held { renewal, svid } if renewal.at > now + renewal.slack => {
+                    renewals.next = Some(renewals.next.map_or(renewal.at, |next| next.min(renewal.at)));
+                    (false, Some(svid.not_after()))
+                }
+                Holding::Held { svid, .. } | Holding::Outdated { svid } => (true, Some(svid.not_after())),
+                Holding::Expired { since } => (true, Some(*since)),
+                Holding::Missing if record.subscriptions > 0 => (true, None),
+                Holding::Missing if record.entry.disable_x509_svid_prefetch || room == 0 => (false, None),
+                Holding::Missing => {
+                    room -= 1;
+                    (true, None)
+                }
+            };
+            if due {
+                renewals.due.push(Due { entry: Arc::clone(&record.entry), expires_at });
+            }
+        }
+        renewals
+    }
+
+    /// Counts a subscription in; tells whether an entry now waits for an SVID that nobody is asking for yet.
+    pub fn subscribed(&mut self, selectors: &SelectorSet) -> bool {
+        let mut missing = false;
+        for id in self.index.matching(selectors) {
+            if let Some(record) = self.records.get_mut(&id) {
+                record.subscriptions += 1;
+                missing |= matches!(record.holding, Holding::Missing);
+            }
+        }
+        missing
+    }
+
+    /// Counts all live subscriptions anew: after entries came or subscribers went.
+    pub fn recount_subscriptions<'a>(&mut self, live: impl Iterator<Item = &'a SelectorSet>) {
+        let mut counts: HashMap<EntryId, usize> = HashMap::new();
+        for selectors in live {
+            for id in self.index.matching(selectors) {
+                *counts.entry(id).or_default() += 1;
+            }
+        }
+        for (id, record) in &mut self.records {
+            record.subscriptions = counts.get(id).copied().unwrap_or_default();
+        }
+    }
+
+    /// What a caller with these selectors is told at `now`. `before` is what it was told last: while the set that follows is not complete, what is
+    /// left of the one before goes on being served (design D9).
+    pub fn view(&self, selectors: &SelectorSet, now: SystemTime, before: Option<&View>) -> View {
+        let Some(bundle) = self.own_bundle().filter(|_| self.synced) else {
+            return View::Waiting(Waiting::FirstSync);
+        };
+        let matching = self.index.matching(selectors);
+        let mut identities = Vec::with_capacity(matching.len());
+        let (mut incomplete, mut expired) = (false, false);
+        for record in matching.iter().filter_map(|id| self.records.get(id)) {
+            match record.standing(now) {
+                Standing::Valid(svid) => identities.push(Identity { entry: Arc::clone(&record.entry), svid: Arc::clone(svid) }),
+                Standing::Pending => incomplete = true,
+                Standing::Expired => expired = true,
+                Standing::Refused => {}
+            }
+        }
+        if incomplete {
+            let Some(View::Ready(before)) = before else {
+                return View::Waiting(Waiting::Signing);
+            };
+            identities.retain(|identity| before.identities.iter().any(|old| old.entry.id == identity.entry.id));
+        }
+        if identities.is_empty() && !matching.is_empty() {
+            return View::Waiting(if expired { Waiting::Expired } else { Waiting::Signing });
+        }
+        let named = identities.iter().flat_map(|identity| &identity.entry.federates_with);
+        let federated = named.filter_map(|domain| Some((domain.clone(), Arc::clone(self.bundles.get(domain)?)))).collect();
+        View::Ready(Arc::new(WorkloadUpdate { identities, bundle: Arc::clone(bundle), federated }))
+    }
+
+    /// How many X.509-SVIDs are held for workloads.
+    pub fn svid_count(&self) -> usize {
+        self.held
+    }
+
+    /// Drops everything but the bundles.
+    pub fn clear(&mut self) {
+        self.records.clear();
+        self.index = SelectorIndex::default();
+        self.held = 0;
+    }
+
+    /// Numbers for operators, subscribers aside.
+    pub fn facts(&self) -> CacheFacts {
+        CacheFacts {
+            entries: self.records.len(),
+            x509_svids: self.held,
+            store_records: self.records.values().filter(|record| record.entry.store_svid).count(),
+            ..CacheFacts::default()
+        }
+    }
+
+    fn count(&mut self) {
+        self.held = self.records.values().filter(|record| record.holding.svid().is_some()).count();
+    }
+}
+
+/// How an entry stands with a caller at one instant.
+enum Standing<'a> {
+    Valid(&'a Arc<X509Svid>),
+    Pending,
+    Expired,
+    Refused,
+}
+
+impl Record {
+    fn standing(&self, now: SystemTime) -> Standing<'_> {
+        match &self.holding {
+            Holding::Held { svid, .. } | Holding::Outdated { svid } if svid.leaf().is_valid_at(now) => Standing::Valid(svid),
+            Holding::Held { svid, .. } | Holding::Outdated { svid } if svid.leaf().not_before() > now => Standing::Pending,
+            Holding::Held { .. } | Holding::Outdated { .. } | Holding::Expired { .. } => Standing::Expired,
+            Holding::Missing if self.refusals < REFUSALS_BEFORE_SERVING_WITHOUT => Standing::Pending,
+            Holding::Missing => Standing::Refused,
+        }
+    }
+}
+
+impl Holding {
+    fn svid(&self) -> Option<&Arc<X509Svid>> {
+        match self {
+            Self::Held { svid, .. } | Self::Outdated { svid } => Some(svid),
+            Self::Missing | Self::Expired { .. } => None,
+        }
+    }
+
+    /// What is left of it when its entry changes: nothing for another identity; a new revision wants a new certificate.
+    fn after_change(self, old: &Entry, new: &Entry) -> Self {
+        if !old.has_same_identity(new) || new.store_svid {
+            return Self::Missing;
+        }
+        match self {
+            Self::Held { svid, .. } if old.version.revision != new.version.revision => Self::Outdated { svid },
+            unchanged => unchanged,
+        }
+    }
+}
+
+/// Whether two views would be told to a caller in the same words.
+pub fn is_same(one: &View, other: &View) -> bool {
+    match (one, other) {
+        (View::Waiting(one), View::Waiting(other)) => one == other,
+        (View::Ready(one), View::Ready(other)) => {
+            one.bundle == other.bundle
+                && one.federated == other.federated
+                && one.identities.len() == other.identities.len()
+                && one.identities.iter().zip(&other.identities).all(|(one, other)| {
+                    Arc::ptr_eq(&one.svid, &other.svid)
+                        && one.entry.hint == other.entry.hint
+                        && one.entry.version.created_at == other.entry.version.created_at
+                })
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

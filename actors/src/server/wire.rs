@@ -1,0 +1,138 @@
+//! HTTP/2 requests for tonic's clients over one connection. Sees to it that no header of an answer can upset tonic.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::{HeaderValue, USER_AGENT};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use tonic::body::Body;
+use tower_service::Service;
+
+const DETAILS: &str = "grpc-status-details-bin";
+const AGENT: &str = concat!("edge-agent/", env!("CARGO_PKG_VERSION"));
+/// What tonic decodes the details with; it takes for granted that they can be decoded.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Errors as tonic wants them.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends requests over one connection. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Wire {
+    /// The connection's sending end.
+    pub(super) sender: SendRequest<Body>,
+    /// What `:authority` says.
+    pub(super) authority: Authority,
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) struct Answer(Incoming);
+
+impl Service<http::Request<Body>> for Wire {
+    type Response = http::Response<Answer>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.sender.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let path = request
+            .uri()
+            .path_and_query()
+            .cloned()
+            .unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let uri = Uri::builder()
+            .scheme(Scheme::HTTPS)
+            .authority(self.authority.clone())
+            .path_and_query(path)
+            .build();
+        request
+            .headers_mut()
+            .insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        let sender = &mut self.sender;
+        let answer = uri.map(|uri| {
+            *request.uri_mut() = uri;
+            sender.send_request(request)
+        });
+        Box::pin(async move {
+            let (mut head, body) = answer?.await?.into_parts();
+            drop_unreadable_details(&mut head.headers);
+            Ok(http::Response::from_parts(head, Answer(body)))
+        })
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let mut polled = Pin::new(&mut self.0).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            drop_unreadable_details(trailers);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+/// Removes status details that are not base64.
+fn drop_unreadable_details(headers: &mut HeaderMap) {
+    if headers
+        .get(DETAILS)
+        .is_some_and(|value| BASE64.decode(value).is_err())
+    {
+        headers.remove(DETAILS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_that_cannot_be_decoded_are_dropped() {
+        for (text, stays) in [
+            ("AAEC", true),
+            ("AAE", true),
+            ("AAE=", true),
+            ("", true),
+            ("%%%", false),
+            ("A", false),
+            ("AA-_", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(DETAILS, HeaderValue::from_static(text));
+
+            drop_unreadable_details(&mut headers);
+
+            assert_eq!(headers.contains_key(DETAILS), stays, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! The two state files as Go `spire-agent` writes and reads them (node-side 3.7). Pure.
+//!
+//! Both directions hold: a file of Go's is read here, a file written here is read by Go. Reading follows Go's `encoding/json`: names match
+//! in any case, unknown names are passed over, `null` is empty, a missing name is its zero value, the last of several equal names wins.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::KeySlot;
+use crate::keys::PrivateKey;
+use crate::svid::{Certificate, PemPolicy};
+
+/// Name of the file with the agent SVID and the own bundle.
+pub const AGENT_DATA: &str = "agent-data.json";
+/// Name of the file with the agent's keys.
+pub const KEYS: &str = "keys.json";
+
+/// Go's zero time: no bootstrap is under way.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+/// `bootstrap_use`: the stored bundle comes from an attestation that succeeded (node-side 1.4).
+const USE_REBOOTSTRAP: i64 = 2;
+
+/// Go's decoder takes non-zero trailing bits, and so do we.
+const GO_BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+/// Agent keys by slot.
+pub type Keys = BTreeMap<KeySlot, Arc<PrivateKey>>;
+
+/// What `agent-data.json` holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentData {
+    /// The agent SVID, leaf first; empty if there is none.
+    pub svid: Vec<Certificate>,
+    /// X.509 authorities of the own trust domain.
+    pub bundle: Vec<Certificate>,
+    /// Whether the agent renews by attesting again.
+    pub reattestable: bool,
+    bootstrap: Bootstrap,
+}
+
+/// How far the reference's bootstrap is (node-side 1.4): kept for it, not used here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Bootstrap {
+    purpose: i64,
+    /// RFC 3339, as written.
+    start_time: String,
+    attempts: i64,
+}
+
+/// Why a file's text is of no use. Never repeats the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FileError {
+    /// Not JSON, or cut short.
+    #[error("not valid JSON (line {line}, column {column})")]
+    Json {
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+    },
+    /// JSON, but a value is of another kind than expected.
+    #[error("{field} is not {expected}")]
+    Kind {
+        /// The value's name.
+        field: &'static str,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// A certificate cannot be parsed.
+    #[error("certificate {index} of {field}: {reason}")]
+    Certificate {
+        /// `svid` or `bundle`.
+        field: &'static str,
+        /// Counted from 0.
+        index: usize,
+        /// The parser's words.
+        reason: String,
+    },
+    /// A key cannot be parsed or used.
+    #[error("key {id}: {reason}")]
+    Key {
+        /// `agent-svid-A` or `agent-svid-B`.
+        id: &'static str,
+        /// The parser's words.
+        reason: String,
+    },
+}
+
+impl Default for AgentData {
+    fn default() -> Self {
+        Self {
+            svid: Vec::new(),
+            bundle: Vec::new(),
+            reattestable: false,
+            bootstrap: Bootstrap::idle(0),
+        }
+    }
+}
+
+impl AgentData {
+    /// Reads the text of the file.
+    pub fn decode(text: &[u8]) -> Result<Self, FileError> {
+        let fields: Option<Fields> = serde_json::from_slice(text)
+            .map_err(|error| kind_or_syntax(&error, "the file", "an object"))?;
+        let mut data = Self::default();
+        for (name, value) in fields.map(|fields| fields.0).unwrap_or_default() {
+            data.take(&name.to_ascii_lowercase(), value)?;
+        }
+        Ok(data)
+    }
+
+    /// The text of the file, on one line as Go's `json.Marshal` gives it.
+    pub fn encode(&self) -> Vec<u8> {
+        let text = AgentDataText {
+            svid: certificates_as_text(&self.svid),
+            bundle: certificates_as_text(&self.bundle),
+            reattestable: self.reattestable,
+            bootstrap_use: self.bootstrap.purpose,
+            bootstrap_start_time: &self.bootstrap.start_time,
+            connection_attempts: self.bootstrap.attempts,
+        };
+        serde_json::to_vec(&text).expect("text, numbers and flags always have a JSON form")
+    }
+
+    /// Records that the server has accepted the agent: nothing is left to bootstrap (node-side 1.4).
+    pub fn attested(&mut self) {
+        self.bootstrap = Bootstrap::idle(USE_REBOOTSTRAP);
+    }
+
+    fn take(&mut self, name: &str, value: Value) -> Result<(), FileError> {
+        match (name, value) {
+            ("svid", value) => self.svid = certificates("svid", value)?,
+            ("bundle", value) => self.bundle = certificates("bundle", value)?,
+            (_, Value::Null) => {}
+            ("reattestable", value) => {
+                self.reattestable = value.as_bool().ok_or(FileError::Kind {
+                    field: "reattestable",
+                    expected: "true or false",
+                })?;
+            }
+            ("bootstrap_use", value) => self.bootstrap.purpose = integer("bootstrap_use", &value)?,
+            ("connection_attempts", value) => {
+                self.bootstrap.attempts = integer("connection_attempts", &value)?
+            }
+            ("bootstrap_start_time", Value::String(time)) if is_rfc3339(&time) => {
+                self.bootstrap.start_time = time
+            }
+            ("bootstrap_start_time", _) => {
+                return Err(FileError::Kind {
+                    field: "bootstrap_start_time",
+                    expected: "a time in RFC 3339",
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Bootstrap {
+    fn idle(purpose: i64) -> Self {
+        Self {
+            purpose,
+            start_time: ZERO_TIME.to_owned(),
+            attempts: 0,
+        }
+    }
+}
+
+impl KeySlot {
+    /// The key's name in `keys.json`.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::A => "agent-svid-A",
+            Self::B => "agent-svid-B",
+        }
+    }
+
+    fn from_id(id: &str) -> Option<Self> {
+        [Self::A, Self::B].into_iter().find(|slot| slot.id() == id)
+    }
+}
+
+/// Reads the text of `keys.json`. Keys of other names are passed over: the agent has no use for them.
+pub fn decode_keys(text: &[u8]) -> Result<Keys, FileError> {
+    let mut keys = Keys::new();
+    for (slot, der) in decode_key_texts(text)? {
+        let key = PrivateKey::from_pkcs8(&der).map_err(|error| FileError::Key {
+            id: slot.id(),
+            reason: error.to_string(),
+        })?;
+        keys.insert(slot, Arc::new(key));
+    }
+    Ok(keys)
+}
+
+/// The text of `keys.json`, indented by tabs as Go's `json.MarshalIndent` gives it.
+pub fn encode_keys(keys: &Keys) -> Zeroizing<Vec<u8>> {
+    let sizes: usize = keys
+        .values()
+        .map(|key| key.expose_pkcs8().len() * 2 + 64)
+        .sum();
+    // Room for everything from the start: a text that grows leaves copies of keys behind.
+    let mut text = Zeroizing::new(String::with_capacity(sizes + 64));
+    text.push_str("{\n\t\"keys\": {");
+    for (count, (slot, key)) in keys.iter().enumerate() {
+        text.push_str(if count == 0 { "\n\t\t\"" } else { ",\n\t\t\"" });
+        text.push_str(slot.id());
+        text.push_str("\": \"");
+        STANDARD.encode_string(key.expose_pkcs8(), &mut text);
+        text.push('"');
+    }
+    text.push_str(if keys.is_empty() { "}\n}" } else { "\n\t}\n}" });
+    Zeroizing::new(std::mem::take(&mut *text).into_bytes())
+}
+
+#[derive(Serialize)]
+struct AgentDataText<'a> {
+    svid: Option<Vec<String>>,
+    bundle: Option<Vec<String>>,
+    reattestable: bool,
+    bootstrap_use: i64,
+    bootstrap_start_time: &'a str,
+    connection_attempts: i64,
+}
+
+/// An object's members in the order of the text.
+struct Fields(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+type KeyTexts = Vec<(KeySlot, Zeroizing<Vec<u8>>)>;
+
+fn decode_key_texts(text: &[u8]) -> Result<KeyTexts, FileError> {
+    let file: Option<KeysText> = serde_json::from_slice(text)
+        .map_err(|error| kind_or_syntax(&error, "the file", "an object of keys in base64"))?;
+    Ok(file.map(|file| file.0).unwrap_or_default())
+}
+
+/// The outer object of `keys.json`. Key texts are decoded straight out of the file's (zeroised) text, so that no other copy is made.
+struct KeysText(KeyTexts);
+
+impl<'de> Deserialize<'de> for KeysText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Outer;
+        impl<'de> Visitor<'de> for Outer {
+            type Value = KeysText;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<KeysText, A::Error> {
+                let mut keys = KeyTexts::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name.eq_ignore_ascii_case("keys") {
+                        keys = map
+                            .next_value::<Option<KeyObject>>()?
+                            .map(|object| object.0)
+                            .unwrap_or_default();
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(KeysText(keys))
+            }
+        }
+        deserializer.deserialize_map(Outer)
+    }
+}
+
+/// The inner object: names and base64.
+struct KeyObject(KeyTexts);
+
+impl<'de> Deserialize<'de> for KeyObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Inner;
+        impl<'de> Visitor<'de> for Inner {
+            type Value = KeyObject;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<KeyObject, A::Error> {
+                let mut keys = KeyTexts::new();
+                while let Some(id) = map.next_key::<String>()? {
+                    if let Some(slot) = KeySlot::from_id(&id) {
+                        keys.push((slot, map.next_value_seed(KeyText)?));
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(KeyObject(keys))
+            }
+        }
+        deserializer.deserialize_map(Inner)
+    }
+}
+
+/// One key in base64.
+struct KeyText;
+
+impl<'de> DeserializeSeed<'de> for KeyText {
+    type Value = Zeroizing<Vec<u8>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for KeyText {
+    type Value = Zeroizing<Vec<u8>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("base64")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        from_base64(text)
+            .map(Zeroizing::new)
+            .ok_or_else(|| E::custom("not base64"))
+    }
+}
+
+/// Go passes over line ends inside base64.
+fn from_base64(text: &str) -> Option<Vec<u8>> {
+    if text.contains(['\r', '\n']) {
+        let joined = Zeroizing::new(text.replace(['\r', '\n'], ""));
+        return GO_BASE64.decode(joined.as_bytes()).ok();
+    }
+    GO_BASE64.decode(text).ok()
+}
+
+/// The parser's own words may repeat the text, which may be a key: only the place is kept.
+fn kind_or_syntax(
+    error: &serde_json::Error,
+    field: &'static str,
+    expected: &'static str,
+) -> FileError {
+    match error.classify() {
+        serde_json::error::Category::Data => FileError::Kind { field, expected },
+        serde_json::error::Category::Io
+        | serde_json::error::Category::Syntax
+        | serde_json::error::Category::Eof => FileError::Json {
+            line: error.line(),
+            column: error.column(),
+        },
+    }
+}
+
+fn certificates(field: &'static str, value: Value) -> Result<Vec<Certificate>, FileError> {
+    let items = match value {
+        Value::Null => return Ok(Vec::new()),
+        Value::Array(items) => items,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            return Err(FileError::Kind {
+                field,
+                expected: "a list of certificates",
+            });
+        }
+    };
+    items
+        .iter()
+        .enumerate()
+        .map(|(index, item)| certificate(field, index, item))
+        .collect()
+}
+
+fn certificate(field: &'static str, index: usize, item: &Value) -> Result<Certificate, FileError> {
+    let failed = |reason: String| FileError::Certificate {
+        field,
+        index,
+        reason,
+    };
+    let text = item.as_str().ok_or_else(|| failed("not text".to_owned()))?;
+    let pem = from_base64(text).ok_or_else(|| failed("not base64".to_owned()))?;
+    let found = Certificate::list_from_pem(&pem, PemPolicy::CertificatesOnly)
+        .map_err(|error| failed(error.to_string()))?;
+    found
+        .into_iter()
+        .next()
+        .ok_or_else(|| failed("no certificate".to_owned()))
+}
+
+fn certificates_as_text(certificates: &[Certificate]) -> Option<Vec<String>> {
+    let texts = certificates
+        .iter()
+        .map(|certificate| STANDARD.encode(certificate.to_pem()))
+        .collect();
+    (!certificates.is_empty()).then_some(texts)
+}
+
+fn integer(field: &'static str, value: &Value) -> Result<i64, FileError> {
+    value.as_i64().ok_or(FileError::Kind {
+        field,
+        expected: "a whole number",
+    })
+}
+
+/// Whether Go's `time.Time` would take the text: `2006-01-02T15:04:05[.fraction](Z|+hh:mm|-hh:mm)`.
+fn is_rfc3339(text: &str) -> bool {
+    const SHAPE: &[u8] = b"dddd-dd-ddTdd:dd:dd";
+    let fits = |text: &[u8], shape: &[u8]| {
+        text.len() == shape.len()
+            && text.iter().zip(shape).all(|(byte, place)| {
+                if *place == b'd' {
+                    byte.is_ascii_digit()
+                } else {
+                    byte == place
+                }
+            })
+    };
+    let Some((date, rest)) = text.as_bytes().split_at_checked(SHAPE.len()) else {
+        return false;
+    };
+    let zone = match rest.strip_prefix(b".") {
+        None => rest,
+        Some(fraction) => {
+            let digits = fraction
+                .iter()
+                .take_while(|byte| byte.is_ascii_digit())
+                .count();
+            if digits == 0 {
+                return false;
+            }
+            fraction.get(digits..).unwrap_or_default()
+        }
+    };
+    fits(date, SHAPE) && (zone == b"Z" || fits(zone, b"+dd:dd") || fits(zone, b"-dd:dd"))
+}

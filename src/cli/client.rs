@@ -1,0 +1,170 @@
+//! The connection of a command to the running agent, and how its errors read.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::codegen::http::Uri;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tower_service::Service;
+
+use crate::telemetry::escape::printable;
+use crate::telemetry::plain_words;
+
+/// Time for an answer from the admin socket, which asks nobody else.
+pub(super) const ADMIN_TIME_LIMIT: Duration = Duration::from_secs(5);
+
+/// What went wrong with a call, shown as Go's gRPC shows it.
+#[derive(Debug, thiserror::Error)]
+#[error("rpc error: code = {} desc = {}", code_name(.0.code()), printable(.0.message()))]
+pub(super) struct CallError(pub(super) Status);
+
+/// Hands out one connection that stands already.
+struct Once(Option<UnixStream>);
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> Self {
+        Self(status)
+    }
+}
+
+impl CallError {
+    /// The stream ended where a message was due.
+    pub(super) fn ended() -> Self {
+        Self(Status::unavailable("the agent ended the stream"))
+    }
+}
+
+impl Service<Uri> for Once {
+    type Response = TokioIo<UnixStream>;
+    type Error = io::Error;
+    type Future = std::future::Ready<Result<Self::Response, io::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let stream = self.0.take().map(TokioIo::new);
+        std::future::ready(stream.ok_or_else(|| io::ErrorKind::NotConnected.into()))
+    }
+}
+
+/// Connects to the socket; the channel lasts as long as this one connection.
+pub(super) async fn connect(socket: &str) -> Result<Channel, CallError> {
+    let unavailable = |reason: String| {
+        let text = format!(
+            "connection error: desc = \"transport: Error while dialing: dial unix {socket}: {reason}\""
+        );
+        CallError(Status::unavailable(text))
+    };
+    let stream = UnixStream::connect(Path::new(socket))
+        .await
+        .map_err(|error| unavailable(format!("connect: {}", plain_words(&error))))?;
+    Endpoint::from_static("http://localhost")
+        .connect_with_connector(Once(Some(stream)))
+        .await
+        .map_err(|error| unavailable(error.to_string()))
+}
+
+/// A request with the header that the Workload API asks for (SPIFFE Workload Endpoint 4).
+pub(super) fn request<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request
+        .metadata_mut()
+        .insert("workload.spiffe.io", MetadataValue::from_static("true"));
+    request
+}
+
+/// Waits for a call, at most for the given time.
+pub(super) async fn within<T>(
+    limit: Option<Duration>,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    let Some(limit) = limit else {
+        return call.await;
+    };
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer,
+        Err(_) => Err(CallError(Status::deadline_exceeded(
+            "context deadline exceeded",
+        ))),
+    }
+}
+
+/// The code by Go's name.
+pub(super) fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_reads_as_gos_grpc_writes_it() {
+        let denied = CallError(Status::permission_denied("no identity issued"));
+        let hostile = CallError(Status::cancelled("a\nb\u{1b}[0m"));
+
+        assert_eq!(
+            denied.to_string(),
+            "rpc error: code = PermissionDenied desc = no identity issued"
+        );
+        assert_eq!(
+            hostile.to_string(),
+            "rpc error: code = Canceled desc = a\\nb\\x1b[0m"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_is_not_there_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("none.sock");
+        let socket = socket.to_str().unwrap();
+
+        let error = connect(socket).await.unwrap_err();
+
+        assert_eq!(error.0.code(), Code::Unavailable);
+        assert!(error.to_string().contains(&format!(
+            "dial unix {socket}: connect: no such file or directory"
+        )));
+    }
+
+    #[tokio::test]
+    async fn a_call_without_an_answer_ends_at_its_limit() {
+        let silent = std::future::pending::<Result<(), CallError>>();
+
+        let error = within(Some(Duration::from_millis(1)), silent)
+            .await
+            .unwrap_err();
+
+        assert_eq!(
+            error.to_string(),
+            "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+        );
+    }
+}

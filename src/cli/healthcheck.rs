@@ -1,0 +1,55 @@
+//! `healthcheck`: asks the running agent over its public socket.
+
+use std::time::Duration;
+
+use proto::grpc::health::v1::HealthCheckRequest;
+use proto::grpc::health::v1::health_check_response::ServingStatus;
+use proto::grpc::health::v1::health_client::HealthClient;
+
+use super::client::{self, CallError};
+use super::flags::{Flag, Flags, Kind};
+use super::{FAILURE, Output, SUCCESS, Surroundings};
+use crate::cli;
+
+/// An agent that takes longer is not healthy, and probes must not pile up.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+
+static SHALLOW: Flag = Flag::new("shallow", Kind::Bool, "Accepted, without effect");
+static VERBOSE: Flag = Flag::new("verbose", Kind::Bool, "Say what is done and why it fails");
+
+pub(super) const FLAGS: &[&Flag] = &[&cli::INSTANCE, &SHALLOW, &cli::SOCKET_PATH, &VERBOSE];
+
+pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut Output) -> u8 {
+    let is_verbose = flags.is_set("verbose");
+    let socket = match cli::public_socket(flags, surroundings) {
+        Ok(socket) => socket,
+        Err(error) => return cli::finish(Err(error), output),
+    };
+    if is_verbose {
+        output.print("Checking agent health...\n");
+    }
+    let answer = cli::block_on(async { client::within(Some(TIME_LIMIT), check(&socket)).await });
+    let reason = match answer {
+        Ok(ServingStatus::Serving) => {
+            output.print("Agent is healthy.\n");
+            return SUCCESS;
+        }
+        Ok(status) => format!("agent returned status {:?}", status.as_str_name()),
+        Err(error) => {
+            if is_verbose {
+                output.complain(format_args!("Failed to check health: {error}"));
+            }
+            "unable to determine health".to_owned()
+        }
+    };
+    output.complain(format_args!("Agent is unhealthy: {reason}"));
+    FAILURE
+}
+
+async fn check(socket: &str) -> Result<ServingStatus, CallError> {
+    let mut client = HealthClient::new(client::connect(socket).await?);
+    let request = client::request(HealthCheckRequest {
+        service: String::new(),
+    });
+    Ok(client.check(request).await?.into_inner().status())
+}

@@ -1,0 +1,141 @@
+//! Tells which settings of a configuration this build understands but does not act on yet.
+
+use std::collections::BTreeMap;
+
+use super::ast::Position;
+use super::model::{Config, OfflineIdentities, RebootstrapMode, TrustBundleSource};
+use super::plugin::{KeyManager, NodeAttestor, OtherPlugin, WorkloadAttestor, X509pop};
+
+/// A setting that has no effect in this build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unbuilt {
+    /// The full name, such as `agent.trust_bundle_url` or `plugins.NodeAttestor.sshpop`.
+    pub(crate) key: String,
+    /// The line in the file; `None` if a flag set it.
+    pub(crate) line: Option<u32>,
+    /// Whether the agent cannot do its work without it, so that `run` must refuse.
+    pub(crate) needed: bool,
+}
+
+/// Lists them in a fixed order; `seen` tells the places.
+pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec<Unbuilt> {
+    let mut found = Vec::new();
+    let mut add = |key: &str, needed: bool, applies: bool| {
+        if applies {
+            found.push(Unbuilt {
+                key: key.to_owned(),
+                line: seen.get(key).map(|place| place.line),
+                needed,
+            });
+        }
+    };
+    let (url, workload_api) = match config.trust_bundle {
+        TrustBundleSource::Url { .. } => (true, false),
+        TrustBundleSource::WorkloadApi { .. } => (false, true),
+        TrustBundleSource::Path { .. } | TrustBundleSource::Insecure => (false, false),
+    };
+    add("agent.join_token", true, config.join_token.is_some());
+    add("agent.trust_bundle_url", true, url);
+    add("agent.trust_bundle_spiffe_workload_api", true, workload_api);
+    add(
+        "agent.rebootstrap_mode",
+        false,
+        config.rebootstrap.mode != RebootstrapMode::Never,
+    );
+    add(
+        "agent.authorized_delegates",
+        false,
+        !config.authorized_delegates.is_empty(),
+    );
+    for key in seen.keys().filter(|key| key.starts_with("agent.sds.")) {
+        add(key, false, true);
+    }
+    add("agent.profiling_enabled", false, config.profiling.is_some());
+    let experimental = &config.experimental;
+    add(
+        "agent.experimental.ratelimit",
+        false,
+        !experimental.ratelimit.is_empty(),
+    );
+    add(
+        "agent.experimental.broker",
+        false,
+        experimental.broker.is_some(),
+    );
+    add(
+        "agent.experimental.require_pq_kem",
+        false,
+        experimental.require_pq_kem,
+    );
+    let edge = &config.edge;
+    add(
+        "agent.edge.offline_identities",
+        false,
+        edge.offline_identities != OfflineIdentities::Off,
+    );
+    add(
+        "agent.edge.trust_bundle_sources",
+        false,
+        !edge.trust_bundle_sources.is_empty(),
+    );
+    add("agent.edge.files", false, !edge.files.is_empty());
+    add("agent.edge.log_explain", false, edge.log_explain);
+    let telemetry = &config.telemetry;
+    add(
+        "telemetry.Prometheus",
+        false,
+        telemetry.prometheus.is_some(),
+    );
+    add(
+        "telemetry.DogStatsd",
+        false,
+        !telemetry.dog_statsd.is_empty(),
+    );
+    add("telemetry.Statsd", false, !telemetry.statsd.is_empty());
+    add("telemetry.M3", false, !telemetry.m3.is_empty());
+    add("telemetry.InMem", false, telemetry.in_mem);
+    add(
+        "health_checks.listener_enabled",
+        false,
+        config.health_checks.is_some(),
+    );
+    for (key, needed) in plugins(config) {
+        add(&key, needed, true);
+    }
+    found
+}
+
+/// Plugins that are not built, with whether each is needed.
+fn plugins(config: &Config) -> Vec<(String, bool)> {
+    let mut found = Vec::new();
+    if let KeyManager::Other(plugin) = &config.key_manager {
+        found.push((name("KeyManager", &plugin.name), true));
+    }
+    let attestor = match &config.node_attestor {
+        NodeAttestor::X509pop(X509pop::Files { .. }) => None,
+        NodeAttestor::X509pop(X509pop::WorkloadApi { .. }) => Some("x509pop"),
+        NodeAttestor::JoinToken => Some("join_token"),
+        NodeAttestor::Sshpop { .. } => Some("sshpop"),
+        NodeAttestor::HttpChallenge(_) => Some("http_challenge"),
+        NodeAttestor::TpmDevid(_) => Some("tpm_devid"),
+        NodeAttestor::Other(OtherPlugin { name, .. }) => Some(name.as_str()),
+    };
+    found.extend(attestor.map(|attestor| (name("NodeAttestor", attestor), true)));
+    for attestor in &config.workload_attestors {
+        let attestor = match attestor {
+            WorkloadAttestor::Unix { .. } => continue,
+            WorkloadAttestor::Docker(_) => "docker",
+            WorkloadAttestor::Systemd => "systemd",
+            WorkloadAttestor::Other(plugin) => &plugin.name,
+        };
+        found.push((name("WorkloadAttestor", attestor), false));
+    }
+    for store in &config.svid_stores {
+        found.push((name("SVIDStore", &store.name), false));
+    }
+    found
+}
+
+fn name(plugin_type: &str, plugin: &str) -> String {
+    format!("plugins.{plugin_type}.{plugin}")
+}

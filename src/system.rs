@@ -1,0 +1,327 @@
+//! The only file that starts actors. Read downwards it says what starts, in which order, on which thread, and how the process ends.
+//!
+//! | order | actor | thread | given |
+//! |---|---|---|---|
+//! | 1 | `Store` | its own (`SyncArbiter`), so that fsync blocks nobody | where state is kept |
+//! | 2 | `Cache` | the one of all others | – |
+//! | 3 | `Selectors` | same | the workload attestors |
+//! | 4 | `Endpoint` | same | bound sockets, `Selectors`, `Cache` |
+//! | 5 | `Synchronizer` | same | server client, `Cache` |
+//! | 6 | `Attestor` | same | way in, server client, `Store`, `Synchronizer`; begins at once |
+//!
+//! Receivers start first. Two cycles are closed by messages: `ReportMissing` (cache → synchronizer) and `ReportTo` (synchronizer → attestor).
+//! No actor is restarted: a panic ends the process with exit code 70 ([`install_panic_hook`]), the service manager starts it again, and the
+//! state on disk makes that invisible but for a reconnect.
+
+use std::panic::PanicHookInfo;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix::{Actor, Addr, Context, Handler, SyncArbiter};
+use actors::attestor::node::NodeAttestor;
+use actors::attestor::trust::BundleSource;
+use actors::attestor::x509pop::X509pop;
+use actors::attestor::{Attestor, AttestorConfig, AttestorTools, Banned};
+use actors::cache::{Cache, Forget, ReportMissing};
+use actors::clock::Clock;
+use actors::endpoint::sockets::{self, LocalListener};
+use actors::endpoint::{Drain, EndStreams, Endpoint, EndpointConfig, Services, Sockets};
+use actors::exit::Exit;
+use actors::random::Random;
+use actors::readiness::readiness;
+use actors::selectors::unix::{UnixAttestor, UnixConfig};
+use actors::selectors::{Selectors, WorkloadAttestor};
+use actors::server::client::{ClientConfig, ServerClient};
+use actors::spiffe_id::TrustDomain;
+use actors::store::{Store, StoreConfig, StoreHandle};
+use actors::synchronizer::round::CacheHandle;
+use actors::synchronizer::{ReportTo, Synchronizer, SynchronizerConfig};
+use anyhow::{Context as _, anyhow, bail};
+use tokio::sync::{mpsc, watch};
+
+use crate::config::{self, Config};
+use crate::signal::Signals;
+use crate::telemetry::LogHandle;
+
+/// Exit code when an actor died.
+pub(crate) const ACTOR_DIED: u8 = 70;
+/// Blocking threads: name resolution, hashing, key generation.
+const BLOCKING_THREADS: usize = 4;
+const BLOCKING_STACK_BYTES: usize = 512 * 1024;
+/// How long shutdown waits for the endpoint.
+const SHUTDOWN_LIMIT: Duration = Duration::from_millis(2500);
+
+/// Runs the agent until a signal or an actor ends it; the exit code. `proc_root` is where the unix attestor looks processes up.
+pub(crate) fn run(config: &Config, log: &LogHandle, proc_root: PathBuf) -> u8 {
+    install_panic_hook();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_stack_size(BLOCKING_STACK_BYTES)
+            .build()
+            .expect("a runtime on the current thread can be made")
+    };
+    let system = actix::System::with_tokio_rt(runtime);
+    let code = system.block_on(serve(config, log, proc_root));
+    code.unwrap_or_else(|error| {
+        tracing::error!(error = format!("{error:#}"), "Agent crashed");
+        1
+    })
+}
+
+/// Everything between the start and the end of the agent.
+async fn serve(config: &Config, log: &LogHandle, proc_root: PathBuf) -> anyhow::Result<u8> {
+    tracing::info!(data_dir = %config.data_dir.display(), version = env!("CARGO_PKG_VERSION"), "Starting agent");
+    let descriptor_limit = actors::endpoint::raise_descriptor_limit();
+    let sockets = bind_sockets(config)?;
+    let node = node_attestor(config)?;
+    let mut signals = Signals::install()?;
+    let (exit, mut exits) = mpsc::unbounded_channel();
+    let attestors = workload_attestors(config, &proc_root, &Clock::system())?;
+    let endpoint = start_actors(config, sockets, (node, attestors), descriptor_limit, exit)?;
+    let ended = signals.until_stopped(log, &mut exits).await;
+    drain(&endpoint).await;
+    Ok(conclude(ended))
+}
+
+/// Sockets come first, in the order of workload-side 1.2: until the agent is ready callers wait instead of failing (design D1).
+fn bind_sockets(config: &Config) -> anyhow::Result<Sockets> {
+    let public = (!config.disable_workload_api || !config.disable_sds_api).then_some(&config.socket_path);
+    if let Some(path) = public {
+        sockets::prepare_public_directory(path)?;
+    }
+    sockets::raise_umask();
+    if let Some(path) = &config.admin_socket_path {
+        sockets::prepare_private_directory(path)?;
+    }
+    Ok(Sockets {
+        public: public.map(|path| bind(path, sockets::bind_public)).transpose()?,
+        admin: config.admin_socket_path.as_ref().map(|path| bind(path, sockets::bind_admin)).transpose()?,
+    })
+}
+
+fn bind(path: &Path, bind: fn(&Path) -> Result<LocalListener, sockets::SocketError>) -> anyhow::Result<LocalListener> {
+    Ok(bind(path)?)
+}
+
+/// The configured way in, checked: bad files end the start at once, not at the first rotation.
+fn node_attestor(config: &Config) -> anyhow::Result<Rc<dyn NodeAttestor>> {
+    let config::NodeAttestor::X509pop(config::X509pop::Files { private_key_path, certificate_path, intermediates_path }) = &config.node_attestor
+    else {
+        bail!("the configured node attestor is not available in this build yet");
+    };
+    let x509pop = X509pop::new(private_key_path.clone(), certificate_path.clone(), intermediates_path.clone());
+    x509pop.check().context("failed to configure NodeAttestor \"x509pop\"")?;
+    Ok(Rc::new(x509pop))
+}
+
+fn start_actors(
+    config: &Config,
+    sockets: Sockets,
+    (node, workload_attestors): (Rc<dyn NodeAttestor>, Vec<Rc<dyn WorkloadAttestor>>),
+    descriptor_limit: u64,
+    exit: mpsc::UnboundedSender<Exit>,
+) -> anyhow::Result<Addr<Endpoint>> {
+    let trust_domain = TrustDomain::parse(&config.trust_domain).map_err(|error| anyhow!("trust_domain {error}"))?;
+    let clock = Clock::system();
+    let mut random = Random::from_entropy();
+    let (credentials, credentials_reader) = watch::channel(None);
+    let (readiness, readiness_reader) = readiness();
+
+    let store_config = StoreConfig { data_dir: config.data_dir.clone(), keys_dir: keys_dir(config)? };
+    let store_clock = clock.clone();
+    let store = SyncArbiter::start(1, move || Store::new(store_config.clone(), store_clock.clone()));
+
+    let cache = Cache::new(trust_domain.clone(), config.x509_svid_cache_max_size, clock.clone()).start();
+
+    let selectors = Selectors::new(workload_attestors, clock.clone()).start();
+
+    let endpoint_config = EndpointConfig {
+        serve_workload_api: !config.disable_workload_api,
+        allow_unauthenticated_verifiers: config.allow_unauthenticated_verifiers,
+        descriptor_limit,
+    };
+    let services = Services {
+        selectors: selectors.recipient(),
+        cache: cache.clone().recipient(),
+        facts: cache.clone().recipient(),
+        readiness: readiness_reader,
+        credentials: credentials_reader.clone(),
+        clock: clock.clone(),
+    };
+    let endpoint = Endpoint::new(&endpoint_config, sockets, services).start();
+
+    let server = ServerClient::new(ClientConfig {
+        address: config.server_address.clone(),
+        port: config.server_port,
+        trust_domain: trust_domain.clone(),
+        credentials: credentials_reader.clone(),
+        clock: clock.clone(),
+        random: random.fork(),
+        use_sync_authorized_entries: config.experimental.use_sync_authorized_entries,
+    });
+    let synchronizer_config = SynchronizerConfig {
+        trust_domain: trust_domain.clone(),
+        sync_interval: config.sync_interval,
+        key_type: key_type(config.workload_key_type),
+        availability_target: config.availability_target,
+    };
+    let synchronizer = Synchronizer::new(
+        synchronizer_config,
+        Rc::clone(&server),
+        CacheHandle::of(&cache),
+        credentials_reader,
+        readiness.clone(),
+        (clock.clone(), random.fork()),
+    )
+    .start();
+
+    let banned = Ban { cache: cache.clone(), endpoint: endpoint.clone() }.start();
+    let attestor_config =
+        AttestorConfig { trust_domain, bundle_source: bundle_source(config)?, availability_target: config.availability_target };
+    let tools = AttestorTools {
+        node,
+        server,
+        store: StoreHandle::of(&store),
+        synchronizer: synchronizer.clone().recipient(),
+        banned: banned.recipient(),
+        credentials,
+        readiness,
+        exit,
+        clock,
+        random,
+    };
+    let attestor = Attestor::new(attestor_config, tools).start();
+
+    close_cycles(&cache, &synchronizer, &attestor)?;
+    Ok(endpoint)
+}
+
+fn close_cycles(cache: &Addr<Cache>, synchronizer: &Addr<Synchronizer>, attestor: &Addr<Attestor>) -> anyhow::Result<()> {
+    let report_to = ReportTo { rejected: attestor.clone().recipient(), bundle: attestor.clone().recipient() };
+    synchronizer.try_send(report_to).context("the synchronizer has just been started")?;
+    cache.try_send(ReportMissing(synchronizer.clone().recipient())).context("the cache has just been started")?;
+    Ok(())
+}
+
+/// Withdraws every identity before a banned agent ends (design D5). An actor of its own, so that the attestor knows neither cache nor endpoint.
+struct Ban {
+    cache: Addr<Cache>,
+    endpoint: Addr<Endpoint>,
+}
+
+impl Actor for Ban {
+    type Context = Context<Self>;
+}
+
+impl Handler<Banned> for Ban {
+    type Result = ();
+
+    fn handle(&mut self, _: Banned, _: &mut Self::Context) {
+        // Both mailboxes have room for what happens once in a life; if one is gone the process is ending already.
+        if self.cache.try_send(Forget).is_err() || self.endpoint.try_send(EndStreams { text: "agent is banned".into() }).is_err() {
+            tracing::warn!("identities could not be withdrawn in order");
+        }
+    }
+}
+
+fn keys_dir(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+    match &config.key_manager {
+        config::KeyManager::Memory => Ok(None),
+        config::KeyManager::Disk { directory } => Ok(Some(directory.clone())),
+        config::KeyManager::Other(_) => bail!("the configured key manager is not available in this build yet"),
+    }
+}
+
+fn workload_attestors(config: &Config, proc_root: &Path, clock: &Clock) -> anyhow::Result<Vec<Rc<dyn WorkloadAttestor>>> {
+    let mut attestors: Vec<Rc<dyn WorkloadAttestor>> = Vec::new();
+    for attestor in &config.workload_attestors {
+        if let config::WorkloadAttestor::Unix { discover_workload_path, workload_size_limit } = attestor {
+            let unix = UnixConfig {
+                discover_workload_path: *discover_workload_path,
+                workload_size_limit: *workload_size_limit,
+                proc_root: proc_root.to_owned(),
+            };
+            attestors.push(Rc::new(UnixAttestor::new(unix, clock.clone())));
+        }
+    }
+    if attestors.is_empty() {
+        bail!("none of the configured workload attestors is available in this build yet");
+    }
+    Ok(attestors)
+}
+
+fn bundle_source(config: &Config) -> anyhow::Result<BundleSource> {
+    match &config.trust_bundle {
+        config::TrustBundleSource::Path { path, format } => Ok(BundleSource::File { path: path.clone(), format: bundle_format(*format) }),
+        config::TrustBundleSource::Insecure => Ok(BundleSource::Insecure),
+        config::TrustBundleSource::Url { .. } | config::TrustBundleSource::WorkloadApi { .. } => {
+            bail!("the configured source of the trust bundle is not available in this build yet")
+        }
+    }
+}
+
+fn bundle_format(format: config::BundleFormat) -> actors::bundle::BundleFormat {
+    match format {
+        config::BundleFormat::Pem => actors::bundle::BundleFormat::Pem,
+        config::BundleFormat::Spiffe => actors::bundle::BundleFormat::Spiffe,
+    }
+}
+
+fn key_type(kind: config::KeyType) -> actors::keys::KeyType {
+    match kind {
+        config::KeyType::EcP256 => actors::keys::KeyType::EcP256,
+        config::KeyType::EcP384 => actors::keys::KeyType::EcP384,
+        config::KeyType::Rsa2048 => actors::keys::KeyType::Rsa2048,
+    }
+}
+
+/// Shutdown flows against the arrows: callers are told first.
+async fn drain(endpoint: &Addr<Endpoint>) {
+    match tokio::time::timeout(SHUTDOWN_LIMIT, endpoint.send(Drain)).await {
+        Ok(Ok(drained)) if drained.cut > 0 => tracing::warn!(connections = drained.cut, "connections had to be cut"),
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) => tracing::warn!("endpoint was gone already"),
+        Err(_) => tracing::warn!("endpoint did not drain in time"),
+    }
+}
+
+fn conclude(ended: Option<Exit>) -> u8 {
+    match ended {
+        None => {
+            tracing::info!("Agent stopped gracefully");
+            0
+        }
+        Some(Exit { code, reason }) => {
+            tracing::error!(error = reason, "Agent crashed");
+            code
+        }
+    }
+}
+
+/// A panic leaves an actor dead behind a live address, and one in a spawned task is silent: so a panic ends the process, after one line that
+/// names the place. The one exception is an RPC handler: there only the stream dies.
+fn install_panic_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        tracing::error!(error = message(info), actor = place(info), "panicked");
+        if !actors::endpoint::polling_rpc() {
+            std::process::exit(i32::from(ACTOR_DIED));
+        }
+    }));
+}
+
+fn message(info: &PanicHookInfo<'_>) -> String {
+    info.payload_as_str().unwrap_or("no message").to_owned()
+}
+
+/// The module that panicked, as an operator knows it: `actors/src/cache/entries.rs:12` belongs to `cache`.
+fn place(info: &PanicHookInfo<'_>) -> String {
+    let Some(location) = info.location() else {
+        return "unknown".into();
+    };
+    let actor = location.file().rsplit_once("actors/src/").map_or(location.file(), |(_, rest)| rest);
+    let actor = actor.split(['/', '.']).next().unwrap_or(actor);
+    format!("{actor} ({}:{})", location.file(), location.line())
+}

@@ -1,0 +1,90 @@
+//! A child process with its output in a file; it ends with the value.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{seconds, wait_for};
+
+/// A running child. Its standard output and error go to one log file, which later processes of the same name continue.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+    log_start: usize,
+    /// When it was executed.
+    pub started: Instant,
+}
+
+impl Process {
+    /// Starts `command` with its output appended to `log`.
+    pub fn start(command: &mut Command, log: &Path) -> Self {
+        let log_start = fs::read(log).map_or(0, |text| text.len());
+        let open = || -> File { OpenOptions::new().create(true).append(true).open(log).expect("the log can be written") };
+
+        let started = Instant::now();
+        let child = command.stdin(Stdio::null()).stdout(open()).stderr(open()).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, log: log.to_owned(), log_start, started }
+    }
+
+    /// The process ID.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The status with which it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
+    }
+
+    /// All that it has printed so far.
+    pub fn text(&self) -> String {
+        let all = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(all.get(self.log_start..).unwrap_or_default()).into_owned()
+    }
+
+    /// Asks it to stop (SIGTERM) and waits for the end.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        wait_for(&format!("the end of {}", self.log.display()), seconds(15), || self.ended())
+    }
+
+    /// Kills it at once (SIGKILL).
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().expect("a child can be waited for");
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        if self.ended().is_none() {
+            kill_process(self.pid(), signal).expect("a child that is not reaped can be signalled");
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs a command to its end and gives its standard output; panics with all it printed if it fails.
+pub fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,24 @@
+//! The agent against the real `spire-server`: one server and one data directory per test.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "real_server/attestation.rs"]
+mod attestation;
+#[path = "real_server/entries.rs"]
+mod entries;
+#[path = "real_server/outages.rs"]
+mod outages;
+#[path = "real_server/rotation.rs"]
+mod rotation;
+#[path = "real_server/takeover.rs"]
+mod takeover;
+
+use std::path::Path;
+
+use interop::agent::Agent;
+use interop::watcher::{Sdk, Watcher};
+use interop::world::World;
+
+/// Starts a client of this SDK on the agent's socket.
+fn watch(world: &World, agent: &Agent, sdk: Sdk) -> Watcher {
+    Watcher::start(sdk, &agent.socket(), &world.path(""), Path::new(env!("CARGO_BIN_EXE_watch")))
+}

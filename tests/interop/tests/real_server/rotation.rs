@@ -1,0 +1,56 @@
+//! Rotation of agent SVIDs and workload SVIDs, as the server and foreign clients see it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use interop::server::Lifetimes;
+use interop::watcher::{Sdk, Watcher};
+use interop::world::World;
+use interop::{own_selector, seconds, wait_for};
+
+#[test]
+fn the_agent_svid_is_replaced_in_time_and_the_server_takes_the_new_one() {
+    let world = World::new();
+    let server = world.server(Lifetimes { agent: "20s", ..Lifetimes::default() });
+    let mut agent = world.agent(&server);
+    agent.start();
+    let (stored, known) = (agent.stored_serial().unwrap(), server.agent_serial(&agent.id));
+
+    wait_for("another agent SVID on disk", seconds(20), || agent.stored_serial().filter(|serial| *serial != stored));
+
+    // The server takes a new SVID for current at its first use.
+    server.register(&agent.id, "w", &own_selector(), 0);
+    agent.wait_served(&["w"]);
+    assert_ne!(server.agent_serial(&agent.id), known);
+    assert!(agent.alive());
+}
+
+#[test]
+fn a_rotated_workload_svid_reaches_the_clients_of_every_sdk() {
+    let world = World::new();
+    let server = world.server(Lifetimes { workload: "30s", ..Lifetimes::default() });
+    let mut agent = world.agent(&server);
+    agent.start();
+    server.register(&agent.id, "w", &own_selector(), 0);
+    agent.wait_served(&["w"]);
+    let watchers = Sdk::ALL.map(|sdk| crate::watch(&world, &agent, sdk));
+
+    for watcher in &watchers {
+        wait_for(&format!("{:?} sees a second SVID", watcher.sdk), seconds(40), || (watcher.serials("w").len() >= 2).then_some(()));
+    }
+
+    for watcher in &watchers {
+        assert!(watcher.errors().is_empty(), "{:?}: {}", watcher.sdk, watcher.text());
+        assert!(newest_end(watcher) > now(), "{:?}: {}", watcher.sdk, watcher.text());
+        assert!(watcher.updates().iter().all(|update| update.bundles == 1), "{:?}", watcher.sdk);
+    }
+}
+
+fn newest_end(watcher: &Watcher) -> i64 {
+    let newest = watcher.updates().pop().unwrap();
+    newest.identities[0].not_after
+}
+
+fn now() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(since_epoch.as_secs()).unwrap()
+}
