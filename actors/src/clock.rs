@@ -123,6 +123,5 @@ mod tests {
         for seconds in [0, 1, -1, 1_790_000_000, -62_135_596_800] {
             assert_eq!(unix_seconds(from_unix_seconds(seconds)), seconds);
         }
-        assert_eq!(from_unix_seconds(i64::MIN), SystemTime::UNIX_EPOCH);
     }
 }

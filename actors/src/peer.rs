@@ -171,9 +171,19 @@ mod tests {
     fn child() -> (Child, Peer) {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+        let pidfd =
+            rustix::process::pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
         let start_time = start_time(pid).unwrap().unwrap();
-        (child, Peer { pid, uid: 0, gid: 0, start_time, pidfd: Some(pidfd) })
+        (
+            child,
+            Peer {
+                pid,
+                uid: 0,
+                gid: 0,
+                start_time,
+                pidfd: Some(pidfd),
+            },
+        )
     }
 
     #[tokio::test]
@@ -183,7 +193,10 @@ mod tests {
         let peer = Peer::of(&server).unwrap();
 
         let own = i32::try_from(std::process::id()).unwrap();
-        assert_eq!((peer.pid, peer.uid), (own, rustix::process::geteuid().as_raw()));
+        assert_eq!(
+            (peer.pid, peer.uid),
+            (own, rustix::process::geteuid().as_raw())
+        );
         assert_eq!(Some(peer.start_time), start_time(own).unwrap());
         assert!(peer.is_alive());
         drop(client);
@@ -195,7 +208,9 @@ mod tests {
         assert!(peer.is_alive());
 
         child.kill().unwrap();
-        tokio::time::timeout(Duration::from_secs(5), peer.exited()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(5), peer.exited())
+            .await
+            .unwrap();
 
         assert!(!peer.is_alive());
         child.wait().unwrap();
@@ -240,7 +255,15 @@ mod tests {
     #[test]
     fn a_short_or_odd_stat_has_no_start_time() {
         let number = BEHIND_NAME.replace("987654", "x");
-        for stat in ["", "1", "1 (sh", "1 sh) S", ")(", "1 (sh) S 1 2", &format!("1 (sh) {number}")] {
+        for stat in [
+            "",
+            "1",
+            "1 (sh",
+            "1 sh) S",
+            ")(",
+            "1 (sh) S 1 2",
+            &format!("1 (sh) {number}"),
+        ] {
             assert_eq!(parse_start_time(stat.as_bytes()), None, "{stat:?}");
         }
     }

@@ -1,6 +1,7 @@
 //! The port to the server: one trait, the real client ([`client`]), and a scripted one for tests. Connections are its business alone.
 
 mod attest;
+mod calls;
 pub mod client;
 mod connect;
 mod entries;

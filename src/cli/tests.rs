@@ -1,7 +1,24 @@
 //! Commands as a whole: which one is meant, what it prints, how it ends.
 
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, SystemTime};
+
+use actors::testing::certificates::Ca;
+use proto::grpc::health::v1::health_check_response::ServingStatus;
+use proto::workload::{
+    JwtBundlesResponse, Jwtsvid, JwtsvidResponse, ValidateJwtsvidResponse, X509svid,
+    X509svidResponse,
+};
+use tonic::Status;
+
 use super::output::testing::captured;
 use super::*;
+
+mod agent;
+
+use agent::Agent;
 
 /// Runs a command line in this process: exit code, standard output, standard error.
 fn command(line: &str) -> (u8, String, String) {
@@ -93,7 +110,7 @@ fn arguments_select_a_command_its_help_or_the_overview() {
         (
             "logger set -level loud",
             1,
-            "Error: unknown log level \"LOUD\"\n",
+            "Error: unknown log level \"loud\"\n",
         ),
         (
             "healthcheck -instance a",
@@ -211,4 +228,175 @@ fn a_verbose_healthcheck_says_what_it_does_and_why_it_fails() {
     assert_eq!((code, standard.as_str()), (1, "Checking agent health...\n"));
     assert!(error.starts_with("Failed to check health: rpc error: code = Unavailable desc = "));
     assert!(error.ends_with("\nAgent is unhealthy: unable to determine health\n"));
+}
+
+/// An answer with one identity, signed just now.
+fn x509_answer(now: SystemTime) -> X509svidResponse {
+    let ca = Ca::new(now);
+    let svid = ca.svid("spiffe://domain.test/w", now, now + Duration::from_hours(1));
+    let message = X509svid {
+        spiffe_id: svid.id.to_string(),
+        x509_svid: svid.chain_der().clone(),
+        x509_svid_key: svid.key.expose_pkcs8_shared(),
+        bundle: ca.bundle("domain.test").x509_der().clone(),
+        hint: "front".to_owned(),
+    };
+    X509svidResponse {
+        svids: vec![message],
+        federated_bundles: HashMap::from([(
+            "spiffe://other.test".to_owned(),
+            Ca::new(now).bundle("other.test").x509_der().clone(),
+        )]),
+        ..X509svidResponse::default()
+    }
+}
+
+#[test]
+fn a_refusal_of_the_agent_is_all_that_is_shown() {
+    let directory = Agent::that_denies().serve();
+    let socket = directory.path().join("api.sock");
+    let denied = "rpc error: code = PermissionDenied desc = no identity issued\n";
+    let table = [
+        ("api fetch", denied.to_owned()),
+        ("api fetch x509 -silent", denied.to_owned()),
+        ("api fetch x509 -output json", denied.to_owned()),
+        ("api fetch jwt -audience x", denied.to_owned()),
+        (
+            "api validate jwt -audience x -svid y",
+            format!("unable to validate JWT SVID: {denied}"),
+        ),
+        (
+            "healthcheck",
+            "Agent is unhealthy: agent returned status \"NOT_SERVING\"\n".to_owned(),
+        ),
+    ];
+
+    for (line, expected) in table {
+        let reply = command(&format!("{line} -socketPath {}", socket.display()));
+
+        assert_eq!(reply, (1, String::new(), expected), "{line}");
+    }
+}
+
+#[test]
+fn an_x509_answer_is_shown_in_the_form_asked_for() {
+    let agent = Agent {
+        x509: Ok(x509_answer(Clock::system().wall())),
+        ..Agent::that_denies()
+    };
+    let directory = agent.serve();
+    let socket = directory.path().join("api.sock").display().to_string();
+
+    let (code, pretty, error) = command(&format!("api fetch -socketPath {socket}"));
+    let silent = command(&format!(
+        "api fetch x509 -silent -timeout 0 -socketPath={socket}"
+    ));
+    let (_, json, _) = command(&format!("api fetch x509 -output json -socketPath {socket}"));
+
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert!(pretty.starts_with("Received 1 svid after "));
+    assert!(pretty.contains(
+        "s\n\nSPIFFE ID:\t\tspiffe://domain.test/w\nHint:\t\t\tfront\nSVID Valid After:\t"
+    ));
+    assert!(pretty.contains("\n[spiffe://other.test] CA #1 Valid After:\t"));
+    assert_eq!(silent, (0, String::new(), String::new()));
+    assert!(json.starts_with("{\"crl\":[],\"federated_bundles\":{\"spiffe://other.test\":\""));
+    assert_eq!(json.lines().count(), 1);
+}
+
+#[test]
+fn an_x509_answer_is_written_to_files_with_the_key_for_its_owner_only() {
+    let agent = Agent {
+        x509: Ok(x509_answer(Clock::system().wall())),
+        ..Agent::that_denies()
+    };
+    let directory = agent.serve();
+    let socket = directory.path().join("api.sock").display().to_string();
+    let target = tempfile::tempdir().unwrap();
+    let place = target.path().display();
+
+    let reply = command(&format!(
+        "api fetch x509 -silent -write {place} -socketPath {socket}"
+    ));
+
+    let said = format!(
+        "Writing SVID #0 to file {place}/svid.0.pem.
+Writing key #0 to file {place}/svid.0.key.
+Writing bundle #0 to file {place}/bundle.0.pem.
+Writing federated bundle #0 for trust domain spiffe://other.test to file {place}/federated_bundle.0.0.pem.
+"
+    );
+    assert_eq!(reply, (0, said, String::new()));
+    let mode = fs::metadata(target.path().join("svid.0.key"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let certificate = fs::read_to_string(target.path().join("svid.0.pem")).unwrap();
+    assert!(certificate.starts_with("-----BEGIN CERTIFICATE-----\n"));
+    assert_eq!(fs::read_dir(target.path()).unwrap().count(), 4);
+}
+
+#[test]
+fn a_jwt_answer_is_shown_for_every_audience() {
+    let svid = Jwtsvid {
+        spiffe_id: "spiffe://domain.test/w".to_owned(),
+        ..Jwtsvid::default()
+    };
+    let bundles = HashMap::from([("spiffe://domain.test".to_owned(), b"{}".to_vec().into())]);
+    let agent = Agent {
+        jwt: Ok(JwtsvidResponse { svids: vec![svid] }),
+        jwt_bundles: Ok(JwtBundlesResponse { bundles }),
+        validated: Ok(ValidateJwtsvidResponse {
+            spiffe_id: "spiffe://domain.test/w".to_owned(),
+            claims: None,
+        }),
+        health: Ok(ServingStatus::Serving),
+        ..Agent::that_denies()
+    };
+    let directory = agent.serve();
+    let socket = directory.path().join("api.sock").display().to_string();
+
+    let fetched = command(&format!(
+        "api fetch jwt -audience one,two -socketPath {socket}"
+    ));
+    let validated = command(&format!(
+        "api validate jwt -audience one -svid a.b.c -output json -socketPath {socket}"
+    ));
+    let health = command(&format!("healthcheck -socketPath {socket}"));
+
+    let text = "token(spiffe://domain.test/w):\n\tone+two\nbundle(spiffe://domain.test):\n\t{}\n";
+    assert_eq!(fetched, (0, text.to_owned(), String::new()));
+    assert_eq!(
+        validated,
+        (
+            0,
+            "{\"spiffe_id\":\"spiffe://domain.test/w\"}\n".to_owned(),
+            String::new()
+        )
+    );
+    assert_eq!(health, (0, "Agent is healthy.\n".to_owned(), String::new()));
+}
+
+#[test]
+fn a_token_that_the_agent_finds_bad_is_not_valid() {
+    let agent = Agent {
+        validated: Err(Status::invalid_argument("token has expired")),
+        ..Agent::that_denies()
+    };
+    let directory = agent.serve();
+    let socket = directory.path().join("api.sock").display().to_string();
+
+    let reply = command(&format!(
+        "api validate jwt -audience one -svid a.b.c -socketPath {socket}"
+    ));
+
+    assert_eq!(
+        reply,
+        (
+            1,
+            String::new(),
+            "SVID is not valid: token has expired\n".to_owned()
+        )
+    );
 }

@@ -1,0 +1,354 @@
+//! The actor in virtual time with a scripted server and a store in memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use actix::Addr;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{pause, sleep};
+
+use super::*;
+use crate::credentials::CredentialsReader;
+use crate::exit::Exit;
+use crate::keys::PrivateKey;
+use crate::readiness::{ReadinessReader, readiness};
+use crate::server::DeniedReason;
+use crate::store::SaveKey;
+use crate::svid::Certificate;
+use crate::testing::certificates::Ca;
+use crate::testing::probe::{Probe, Seen};
+use crate::testing::scripted_server::{Call, ScriptedServer, TRUST_DOMAIN, TrustedNode, unavailable};
+
+/// A disk in memory that can be made to fail, and that remembers the order of writes.
+#[derive(Debug, Default)]
+struct Disk {
+    chain: Vec<Certificate>,
+    reattestable: bool,
+    bundle: Vec<Certificate>,
+    keys: BTreeMap<KeySlot, Arc<PrivateKey>>,
+    writes: Vec<&'static str>,
+    is_full: bool,
+}
+
+struct MemoryStore(Arc<Mutex<Disk>>);
+
+impl MemoryStore {
+    fn write(&self, what: &'static str, change: impl FnOnce(&mut Disk)) -> Result<(), StoreError> {
+        let mut disk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if disk.is_full {
+            return Err(StoreError::Io { action: "write", path: what.into(), reason: "no space left on device".into() });
+        }
+        disk.writes.push(what);
+        change(&mut disk);
+        Ok(())
+    }
+}
+
+impl Actor for MemoryStore {
+    type Context = Context<Self>;
+}
+
+impl Handler<LoadIdentity> for MemoryStore {
+    type Result = Result<StoredIdentity, StoreError>;
+
+    fn handle(&mut self, _: LoadIdentity, _: &mut Self::Context) -> Self::Result {
+        let disk = self.0.lock().unwrap();
+        Ok(StoredIdentity {
+            chain: disk.chain.clone(),
+            bundle: disk.bundle.clone(),
+            reattestable: disk.reattestable,
+            keys: disk.keys.iter().map(|(slot, key)| (*slot, Arc::clone(key))).collect(),
+            set_aside: Vec::new(),
+        })
+    }
+}
+
+impl Handler<SaveKey> for MemoryStore {
+    type Result = Result<(), StoreError>;
+
+    fn handle(&mut self, message: SaveKey, _: &mut Self::Context) -> Self::Result {
+        self.write("key", |disk| {
+            disk.keys.insert(message.slot, message.key);
+        })
+    }
+}
+
+impl Handler<SaveSvid> for MemoryStore {
+    type Result = Result<(), StoreError>;
+
+    fn handle(&mut self, message: SaveSvid, _: &mut Self::Context) -> Self::Result {
+        self.write("svid", |disk| (disk.chain, disk.reattestable) = (message.chain, message.reattestable))
+    }
+}
+
+impl Handler<SaveBundle> for MemoryStore {
+    type Result = Result<(), StoreError>;
+
+    fn handle(&mut self, message: SaveBundle, _: &mut Self::Context) -> Self::Result {
+        self.write("bundle", |disk| disk.bundle = message.authorities)
+    }
+}
+
+impl Handler<DeleteSvid> for MemoryStore {
+    type Result = Result<(), StoreError>;
+
+    fn handle(&mut self, _: DeleteSvid, _: &mut Self::Context) -> Self::Result {
+        self.write("delete", |disk| disk.chain.clear())
+    }
+}
+
+struct World {
+    server: Rc<ScriptedServer>,
+    disk: Arc<Mutex<Disk>>,
+    attestor: Addr<Attestor>,
+    credentials: CredentialsReader,
+    readiness: ReadinessReader,
+    attested: Seen<Attested>,
+    banned: Seen<Banned>,
+    exits: mpsc::UnboundedReceiver<Exit>,
+    clock: Clock,
+}
+
+fn virtual_clock() -> Clock {
+    pause();
+    Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000))
+}
+
+fn start(clock: Clock, server: Rc<ScriptedServer>, disk: Disk) -> World {
+    let disk = Arc::new(Mutex::new(disk));
+    let store = MemoryStore(Arc::clone(&disk)).start();
+    let (credentials, credentials_reader) = watch::channel(None);
+    let (readiness, readiness_reader) = readiness();
+    let (synchronizer, attested) = Probe::start_new();
+    let (banned, banned_seen) = Probe::start_new();
+    let (exit, exits) = mpsc::unbounded_channel();
+    let config =
+        AttestorConfig { trust_domain: TrustDomain::parse(TRUST_DOMAIN).unwrap(), bundle_source: BundleSource::Insecure, availability_target: None };
+    let tools = AttestorTools {
+        node: Rc::new(TrustedNode),
+        server: Rc::clone(&server) as Rc<dyn ServerApi>,
+        store: StoreHandle::of(&store),
+        synchronizer,
+        banned,
+        credentials,
+        readiness,
+        exit,
+        clock: clock.clone(),
+        random: Random::from_seed(9),
+    };
+    let attestor = Attestor::new(config, tools).start();
+    World { server, disk, attestor, credentials: credentials_reader, readiness: readiness_reader, attested, banned: banned_seen, exits, clock }
+}
+
+fn world() -> World {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    start(clock, server, Disk::default())
+}
+
+impl World {
+    async fn pass(&self, seconds: u64) {
+        sleep(Duration::from_secs(seconds)).await;
+    }
+
+    fn serial(&self) -> Option<String> {
+        self.credentials.borrow().as_ref().map(|credentials| credentials.svid.leaf().serial_hex())
+    }
+
+    fn stored_serial(&self) -> Option<String> {
+        self.disk.lock().unwrap().chain.first().map(Certificate::serial_hex)
+    }
+
+    async fn reject(&self, reason: DeniedReason) {
+        let error = ServerError::Status {
+            call: "SyncAuthorizedEntries",
+            code: tonic::Code::PermissionDenied,
+            message: "told to fail".into(),
+            reason: Some(reason),
+        };
+        let serial = self.serial().unwrap();
+        self.attestor.send(SvidRejected { serial, disposition: error.disposition(), error }).await.unwrap();
+    }
+}
+
+#[actix::test]
+async fn a_first_start_has_key_and_svid_on_disk_before_the_svid_is_used() {
+    let world = world();
+
+    world.pass(1).await;
+
+    assert_eq!(world.disk.lock().unwrap().writes, ["key", "svid", "bundle"]);
+    assert_eq!(world.serial(), world.stored_serial());
+    assert_eq!(world.attested.take().len(), 1);
+    assert_eq!(world.server.count(Call::Attest), 1);
+}
+
+#[actix::test]
+async fn a_warm_start_attests_nothing() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    let svid = Ca::new(clock.wall()).svid("spiffe://domain.test/spire/agent/test/node", clock.wall(), clock.wall() + Duration::from_hours(1));
+    let disk = Disk {
+        chain: svid.chain().to_vec(),
+        reattestable: true,
+        bundle: vec![server.current_bundle().x509_authorities()[0].certificate.clone()],
+        keys: BTreeMap::from([(KeySlot::B, Arc::clone(&svid.key))]),
+        ..Disk::default()
+    };
+
+    let world = start(clock, server, disk);
+    world.pass(60).await;
+
+    assert_eq!(world.server.count(Call::Attest), 0);
+    assert_eq!(world.serial(), Some(svid.leaf().serial_hex()));
+    assert_eq!(world.attested.take().len(), 1);
+}
+
+#[actix::test]
+async fn without_a_server_the_agent_tries_for_ever_with_growing_gaps() {
+    let world = world();
+    world.server.fail(Call::Attest, unavailable(), usize::MAX);
+
+    world.pass(3600).await;
+
+    let times = world.server.times(Call::Attest);
+    let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+    assert!(gaps[0] >= 5.0 && gaps[0] < 5.7, "{gaps:?}");
+    assert!(gaps.windows(2).take(6).all(|pair| pair[1] > pair[0]), "{gaps:?}");
+    assert!(gaps.iter().all(|gap| *gap < 134.0), "{gaps:?}");
+    assert!(times.len() > 25);
+    assert!(matches!(&world.readiness.borrow().phase, Phase::Attesting(Some(error)) if error.contains("unreachable")));
+    assert_eq!(world.disk.lock().unwrap().writes, ["key"], "the pending key is used again by every try");
+    world.server.mend();
+    world.pass(140).await;
+    assert!(world.serial().is_some());
+}
+
+#[actix::test]
+async fn an_agent_svid_is_replaced_at_half_life_in_the_other_slot() {
+    let world = world();
+    world.server.agent_ttl.set(Duration::from_secs(60));
+
+    world.pass(300).await;
+
+    let attested = world.server.count(Call::Attest);
+    assert!((10..=15).contains(&attested), "{attested}");
+    assert_eq!(world.disk.lock().unwrap().keys.len(), 2);
+    assert_eq!(world.serial(), world.stored_serial());
+    let left = world.credentials.borrow().as_ref().unwrap().svid.not_after().duration_since(world.clock.wall()).unwrap();
+    assert!(left > Duration::from_secs(20), "{left:?}");
+}
+
+#[actix::test]
+async fn an_agent_that_cannot_attest_again_renews() {
+    let world = world();
+    world.server.agent_ttl.set(Duration::from_secs(60));
+    world.server.reattestable.set(false);
+
+    world.pass(100).await;
+
+    assert_eq!(world.server.count(Call::Attest), 1);
+    assert!(world.server.count(Call::Renew) >= 3);
+    assert!(!world.credentials.borrow().as_ref().unwrap().reattestable);
+}
+
+#[actix::test]
+async fn an_outage_longer_than_the_agent_svid_is_survived() {
+    let mut world = world();
+    world.server.agent_ttl.set(Duration::from_secs(60));
+    world.pass(1).await;
+
+    world.server.fail(Call::Attest, unavailable(), usize::MAX);
+    world.pass(600).await;
+    assert!(world.exits.try_recv().is_err(), "still up, nine minutes after the end of its SVID");
+    world.server.mend();
+    world.pass(140).await;
+
+    let left = world.credentials.borrow().as_ref().unwrap().svid.not_after().duration_since(world.clock.wall());
+    assert!(left.is_ok());
+}
+
+#[actix::test]
+async fn an_evicted_agent_attests_again_in_process() {
+    let mut world = world();
+    world.pass(1).await;
+    let before = world.serial();
+
+    world.reject(DeniedReason::AgentNotAttested).await;
+    world.pass(1).await;
+
+    assert_eq!(world.server.count(Call::Attest), 2);
+    assert_ne!(world.serial(), before);
+    assert_eq!(world.serial(), world.stored_serial());
+    assert!(world.exits.try_recv().is_err());
+}
+
+#[actix::test]
+async fn a_rejection_of_an_older_svid_is_moot() {
+    let world = world();
+    world.pass(1).await;
+    let error = unavailable();
+
+    world.attestor.send(SvidRejected { serial: "00".into(), disposition: Disposition::Reattest, error }).await.unwrap();
+    world.pass(1).await;
+
+    assert_eq!(world.server.count(Call::Attest), 1);
+}
+
+#[actix::test]
+async fn a_banned_agent_removes_its_svid_withdraws_identities_and_ends() {
+    let mut world = world();
+    world.pass(1).await;
+
+    world.reject(DeniedReason::AgentBanned).await;
+    world.pass(1).await;
+
+    assert_eq!(world.stored_serial(), None);
+    assert_eq!(world.banned.take().len(), 1);
+    assert_eq!(world.exits.try_recv().unwrap().code, 1);
+}
+
+#[actix::test]
+async fn an_agent_that_is_denied_at_its_first_start_ends() {
+    let mut world = world();
+    let denied =
+        ServerError::Status { call: "AttestAgent", code: tonic::Code::PermissionDenied, message: "certificate verification failed".into(), reason: None };
+    world.server.fail(Call::Attest, denied, 1);
+
+    world.pass(1).await;
+
+    let exit = world.exits.try_recv().unwrap();
+    assert_eq!(exit.code, 1);
+    assert!(exit.reason.contains("certificate verification failed"), "{}", exit.reason);
+}
+
+#[actix::test]
+async fn a_full_disk_costs_no_question_before_the_key_is_stored() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    let world = start(clock, server, Disk { is_full: true, ..Disk::default() });
+
+    world.pass(30).await;
+    assert_eq!(world.server.count(Call::Attest), 0);
+    world.disk.lock().unwrap().is_full = false;
+    world.pass(60).await;
+
+    assert_eq!(world.serial(), world.stored_serial());
+    assert!(world.serial().is_some());
+}
+
+#[actix::test]
+async fn a_bundle_from_the_server_is_stored_and_published_once() {
+    let world = world();
+    world.pass(1).await;
+    world.server.rotate_authority(true);
+    let newer = Arc::new(world.server.current_bundle());
+
+    for _ in 0..3 {
+        world.attestor.send(TrustBundle(Arc::clone(&newer))).await.unwrap();
+        world.pass(1).await;
+    }
+
+    assert_eq!(world.credentials.borrow().as_ref().unwrap().bundle, newer);
+    assert_eq!(world.disk.lock().unwrap().writes, ["key", "svid", "bundle", "bundle"]);
+}

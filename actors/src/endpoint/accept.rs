@@ -119,26 +119,28 @@ impl Door {
         let mut is_greeted = false;
         let mut stage = self.gate.stage();
         loop {
+            // In this order, so that a caller found gone is hung up on before its answer is written.
             tokio::select! {
+                biased;
+                () = &mut exited => return,
+                () = caller.hung_up() => return,
+                is_draining = leaving(&mut stage) => {
+                    if !is_draining {
+                        return;
+                    }
+                    connection.as_mut().graceful_shutdown();
+                }
                 outcome = &mut connection => {
                     if let Err(error) = outcome {
                         tracing::trace!(pid = caller.peer.pid, %error, "local connection ended");
                     }
                     return;
                 }
-                () = &mut exited => return,
-                () = caller.hung_up() => return,
                 () = &mut greeting, if !is_greeted => {
                     if bytes.get() < GREETING_BYTES {
                         return;
                     }
                     is_greeted = true;
-                }
-                is_draining = leaving(&mut stage) => {
-                    if !is_draining {
-                        return;
-                    }
-                    connection.as_mut().graceful_shutdown();
                 }
             }
         }

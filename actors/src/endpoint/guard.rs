@@ -123,8 +123,14 @@ mod tests {
         type Data = Bytes;
         type Error = Status;
 
-        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            assert!(polling_rpc() && !std::mem::replace(&mut self.0, true), "a fault in a stream");
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            assert!(
+                polling_rpc() && !std::mem::replace(&mut self.0, true),
+                "a fault in a stream"
+            );
             Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"message")))))
         }
     }
@@ -135,20 +141,34 @@ mod tests {
 
         let response = call.await.unwrap();
 
-        assert_eq!(response.headers()["grpc-status"], (Code::Internal as i32).to_string().as_str());
+        assert_eq!(
+            response.headers()["grpc-status"],
+            (Code::Internal as i32).to_string().as_str()
+        );
         assert!(!polling_rpc());
     }
 
     #[tokio::test]
     async fn a_panic_between_messages_becomes_internal() {
-        let call = GuardedCall::new(Box::pin(async { Ok(http::Response::new(tonic::body::Body::new(Faulty(false)))) }));
+        let call = GuardedCall::new(Box::pin(async {
+            Ok(http::Response::new(tonic::body::Body::new(Faulty(false))))
+        }));
 
         let mut body = call.await.unwrap().into_body();
         let message = body.frame().await.unwrap().unwrap();
-        let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
+        let trailers = body
+            .frame()
+            .await
+            .unwrap()
+            .unwrap()
+            .into_trailers()
+            .unwrap();
 
         assert_eq!(message.into_data().unwrap(), "message");
-        assert_eq!(trailers["grpc-status"], (Code::Internal as i32).to_string().as_str());
+        assert_eq!(
+            trailers["grpc-status"],
+            (Code::Internal as i32).to_string().as_str()
+        );
         assert!(body.frame().await.is_none());
         assert!(!polling_rpc());
     }

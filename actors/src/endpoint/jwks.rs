@@ -87,7 +87,11 @@ fn parameters(public_key: &[u8]) -> Option<Parameters> {
 /// An uncompressed point (SEC 1 2.3.3); coordinates keep their leading zeros (RFC 7518 6.2.1.2).
 fn ec_point(crv: &'static str, size: usize, key: &[u8]) -> Option<Parameters> {
     let (x, y) = key.strip_prefix(&[4])?.split_at_checked(size)?;
-    (y.len() == size).then(|| Parameters::Ec { crv, x: URL_SAFE_NO_PAD.encode(x), y: URL_SAFE_NO_PAD.encode(y) })
+    (y.len() == size).then(|| Parameters::Ec {
+        crv,
+        x: URL_SAFE_NO_PAD.encode(x),
+        y: URL_SAFE_NO_PAD.encode(y),
+    })
 }
 
 /// Modulus and exponent (RFC 8017 A.1.1) without leading zeros (RFC 7518 6.3.1).
@@ -95,7 +99,10 @@ fn rsa_key(key: &[u8]) -> Option<Parameters> {
     let mut numbers = Reader::new(Reader::new(key).read(der::SEQUENCE)?);
     let (n, e) = (numbers.read_unsigned()?, numbers.read_unsigned()?);
     let is_key = numbers.is_empty() && !n.is_empty() && !e.is_empty();
-    is_key.then(|| Parameters::Rsa { n: URL_SAFE_NO_PAD.encode(n), e: URL_SAFE_NO_PAD.encode(e) })
+    is_key.then(|| Parameters::Rsa {
+        n: URL_SAFE_NO_PAD.encode(n),
+        e: URL_SAFE_NO_PAD.encode(e),
+    })
 }
 
 #[cfg(test)]
@@ -107,7 +114,12 @@ mod tests {
     use crate::keys::{KeyType, PrivateKey};
 
     fn authority(key_id: &str, public_key: &[u8]) -> JwtAuthority {
-        JwtAuthority { key_id: key_id.into(), public_key: public_key.to_vec().into(), expires_at: None, tainted: false }
+        JwtAuthority {
+            key_id: key_id.into(),
+            public_key: public_key.to_vec().into(),
+            expires_at: None,
+            tainted: false,
+        }
     }
 
     fn generated(key_id: &str, kind: KeyType) -> JwtAuthority {
@@ -119,7 +131,10 @@ mod tests {
         let algorithm = der::element(
             der::SEQUENCE,
             &[
-                &der::element(der::OBJECT_IDENTIFIER, &[&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01]]),
+                &der::element(
+                    der::OBJECT_IDENTIFIER,
+                    &[&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01]],
+                ),
                 &der::element(der::OBJECT_IDENTIFIER, &[&[0x2b, 0x81, 0x04, 0x00, 0x23]]),
             ],
         );
@@ -144,13 +159,44 @@ mod tests {
         let text = write(&authorities).unwrap();
 
         let set: Value = serde_json::from_slice(&text).unwrap();
-        let members = |key: &Value| key.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+        let members = |key: &Value| {
+            key.as_object()
+                .unwrap()
+                .keys()
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
         let keys = set["keys"].as_array().unwrap();
-        let summary: Vec<_> = keys.iter().map(|key| (key["kid"].as_str().unwrap(), key["kty"].as_str().unwrap(), key["crv"].as_str())).collect();
-        assert_eq!(summary, [("a", "EC", Some("P-256")), ("b", "EC", Some("P-384")), ("c", "RSA", None), ("d", "EC", Some("P-521"))]);
-        assert!(keys.iter().all(|key| ["crv kid kty x y", "e kid kty n"].contains(&members(key).as_str())));
+        let summary: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                (
+                    key["kid"].as_str().unwrap(),
+                    key["kty"].as_str().unwrap(),
+                    key["crv"].as_str(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            summary,
+            [
+                ("a", "EC", Some("P-256")),
+                ("b", "EC", Some("P-384")),
+                ("c", "RSA", None),
+                ("d", "EC", Some("P-521"))
+            ]
+        );
+        assert!(
+            keys.iter()
+                .all(|key| ["crv kid kty x y", "e kid kty n"].contains(&members(key).as_str()))
+        );
         assert_eq!(keys[2]["e"], "AQAB");
-        assert_eq!(keys[2]["n"].as_str().unwrap().len(), 342, "2048 bits without padding or a leading zero");
+        assert_eq!(
+            keys[2]["n"].as_str().unwrap().len(),
+            342,
+            "2048 bits without padding or a leading zero"
+        );
         assert_eq!(keys[3]["x"], "A".repeat(88));
         assert!(text.starts_with(b"{\n    \"keys\": [\n        {\n            \"kty\": \"EC\",\n            \"kid\": \"a\""));
     }
@@ -160,9 +206,15 @@ mod tests {
         let key = PrivateKey::generate(KeyType::EcP256).unwrap();
         let point = &key.public_key_der()[key.public_key_der().len() - 64..];
 
-        let set: Value = serde_json::from_slice(&write(&[authority("a", key.public_key_der())]).unwrap()).unwrap();
+        let set: Value =
+            serde_json::from_slice(&write(&[authority("a", key.public_key_der())]).unwrap())
+                .unwrap();
 
-        let read = |name: &str| URL_SAFE_NO_PAD.decode(set["keys"][0][name].as_str().unwrap()).unwrap();
+        let read = |name: &str| {
+            URL_SAFE_NO_PAD
+                .decode(set["keys"][0][name].as_str().unwrap())
+                .unwrap()
+        };
         assert_eq!([read("x"), read("y")].concat(), point);
     }
 
@@ -170,7 +222,10 @@ mod tests {
     fn a_key_of_an_unknown_kind_is_named() {
         let error = write(&[authority("odd", &[0x30, 0])]).unwrap_err();
 
-        assert_eq!(error.to_string(), "public key of JWT authority \"odd\" is of an unknown kind or damaged");
+        assert_eq!(
+            error.to_string(),
+            "public key of JWT authority \"odd\" is of an unknown kind or damaged"
+        );
     }
 
     proptest! {

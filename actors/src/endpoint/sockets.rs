@@ -143,11 +143,17 @@ fn bind(path: &Path, mode: u32) -> Result<LocalListener, SocketError> {
         });
     }
     make_way(path)?;
-    let socket = bind_narrow(path, mode).map_err(|error| refused("bind socket", path, error.into()))?;
-    let file = open_up(path, mode).map_err(|source| refused("set the mode of socket", path, source))?;
+    let socket =
+        bind_narrow(path, mode).map_err(|error| refused("bind socket", path, error.into()))?;
+    let file =
+        open_up(path, mode).map_err(|source| refused("set the mode of socket", path, source))?;
     // Nobody can connect before this, and by now the mode is right.
-    rustix::net::listen(&socket, BACKLOG).map_err(|error| refused("listen on socket", path, error.into()))?;
-    Ok(LocalListener { listener: socket.into(), file })
+    rustix::net::listen(&socket, BACKLOG)
+        .map_err(|error| refused("listen on socket", path, error.into()))?;
+    Ok(LocalListener {
+        listener: socket.into(),
+        file,
+    })
 }
 
 /// Removes a socket that nobody listens on. Anything else at the path is an error.
@@ -275,14 +281,22 @@ mod tests {
         for name in ["file", "directory", "link", "dangling"] {
             let error = bind_public(&at(name)).unwrap_err();
 
-            assert!(matches!(error, SocketError::NotASocket(_)), "{name}: {error}");
+            assert!(
+                matches!(error, SocketError::NotASocket(_)),
+                "{name}: {error}"
+            );
             assert!(error.to_string().contains(at(name).to_str().unwrap()));
         }
         let error = bind_admin(&at("live")).unwrap_err();
 
         assert!(matches!(error, SocketError::InUse(_)), "{error}");
         assert_eq!(std::fs::read(at("file")).unwrap(), b"precious");
-        assert!(std::fs::symlink_metadata(at("stale")).unwrap().file_type().is_socket());
+        assert!(
+            std::fs::symlink_metadata(at("stale"))
+                .unwrap()
+                .file_type()
+                .is_socket()
+        );
         assert!(std::fs::symlink_metadata(at("nowhere")).is_err());
         UnixStream::connect(at("live")).unwrap();
     }
@@ -307,7 +321,10 @@ mod tests {
 
         let error = bind_public(&path).unwrap_err().to_string();
 
-        assert!(error.contains(path.to_str().unwrap()) && error.contains("107"), "{error}");
+        assert!(
+            error.contains(path.to_str().unwrap()) && error.contains("107"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -332,8 +349,13 @@ mod tests {
         let file = root.path().join("file");
         std::fs::write(&file, "").unwrap();
 
-        let error = prepare_public_directory(&file.join("below/s")).unwrap_err().to_string();
+        let error = prepare_public_directory(&file.join("below/s"))
+            .unwrap_err()
+            .to_string();
 
-        assert!(error.contains(file.join("below").to_str().unwrap()), "{error}");
+        assert!(
+            error.contains(file.join("below").to_str().unwrap()),
+            "{error}"
+        );
     }
 }

@@ -1,1 +1,8 @@
+//! The endpoint over real sockets, with scripted actors behind it.
 
+mod bundles;
+mod calls;
+mod connections;
+mod operators;
+mod shutdown;
+mod world;

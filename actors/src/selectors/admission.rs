@@ -105,6 +105,7 @@ impl<T> Admission<T> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::Admitted::{Later, Now, Refused};
     use super::*;
 
     const LIMITS: Limits = Limits {
@@ -130,7 +131,6 @@ mod tests {
         .map(|(uid, request)| admission.ask(uid, || request))
         .into();
 
-        use Admitted::{Later, Now, Refused};
         assert_eq!(answers, [Now, Now, Later, Now, Later, Later, Refused]);
         assert_eq!(admission.finished(2), Some('e'));
         assert_eq!(admission.finished(1), Some('c'));
@@ -144,21 +144,9 @@ mod tests {
 
         let answers: Vec<_> = (0..8).map(|uid| admission.ask(uid, || uid)).collect();
 
-        assert_eq!(
-            answers
-                .iter()
-                .filter(|answer| **answer == Admitted::Now)
-                .count(),
-            3
-        );
-        assert_eq!(
-            answers
-                .iter()
-                .filter(|answer| **answer == Admitted::Later)
-                .count(),
-            4
-        );
-        assert_eq!(answers.last(), Some(&Admitted::Refused));
+        assert_eq!(answers.iter().filter(|answer| **answer == Now).count(), 3);
+        assert_eq!(answers.iter().filter(|answer| **answer == Later).count(), 4);
+        assert_eq!(answers.last(), Some(&Refused));
     }
 
     proptest! {
@@ -170,9 +158,9 @@ mod tests {
             for (asks, uid) in steps {
                 if asks {
                     match admission.ask(uid, || uid) {
-                        Admitted::Now => running.push(uid),
-                        Admitted::Later => owed += 1,
-                        Admitted::Refused => {}
+                        Now => running.push(uid),
+                        Later => owed += 1,
+                        Refused => {}
                     }
                 } else if let Some(done) = running.pop() && let Some(next) = admission.finished(done) {
                     running.push(next);

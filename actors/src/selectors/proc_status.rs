@@ -1,4 +1,4 @@
-//! What `/proc/PID/status` and `/proc/PID/stat` say of a process (proc(5)). Pure.
+//! What `/proc/PID/status` says of a process (proc(5)). Pure.
 
 /// Most supplementary groups that Linux lets a process have (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
@@ -37,18 +37,6 @@ impl ProcStatus {
     }
 }
 
-/// The start time in clock ticks since boot: field 22 of `/proc/PID/stat`.
-pub fn start_time(text: &[u8]) -> Option<u64> {
-    // Field 2 is the process's name in parentheses, whatever it contains: count from the last parenthesis.
-    let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
-    std::str::from_utf8(text.get(after_name..)?)
-        .ok()?
-        .split_ascii_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -82,8 +70,9 @@ mod tests {
         let many: Vec<u32> = (0..65_536).map(|group| group * 7).collect();
         let listed = many
             .iter()
-            .map(|group| format!("{group} "))
-            .collect::<String>();
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(" ");
 
         let without = ProcStatus::parse(status("0\t0\t0\t0", "0\t0\t0\t0", " ").as_bytes());
         let with = ProcStatus::parse(status("0\t0\t0\t0", "0\t0\t0\t0", &listed).as_bytes());
@@ -109,29 +98,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_start_time_is_found_behind_any_name() {
-        let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20 21";
-        for name in ["sh", "a b", ") S 1 2 3", "((", "\n", ""] {
-            assert_eq!(
-                start_time(format!("42 ({name}) {fields}\n").as_bytes()),
-                Some(777),
-                "{name:?}"
-            );
-        }
-        for text in ["", "42 (sh", "42 (sh)", "42 (sh) S 1 2", ")"] {
-            assert_eq!(start_time(text.as_bytes()), None, "{text:?}");
-        }
-    }
-
     proptest! {
         #[test]
-        fn no_text_makes_the_parsers_panic(text in proptest::collection::vec(any::<u8>(), 0..400), tail in "[0-9() \tUidGroups:\n-]{0,80}") {
+        fn no_text_makes_the_parser_panic(text in proptest::collection::vec(any::<u8>(), 0..400), tail in "[0-9() \tUidGroups:\n-]{0,80}") {
             let text = [text, tail.into_bytes()].concat();
 
-            let parsed = (ProcStatus::parse(&text), start_time(&text));
+            let parsed = ProcStatus::parse(&text);
 
-            prop_assert!(parsed.0.is_none_or(|status| status.groups.len() <= text.len()));
+            prop_assert!(parsed.is_none_or(|status| status.groups.len() <= text.len()));
         }
     }
 }

@@ -5,13 +5,11 @@ use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::AttestorError;
-use super::proc_status::{ProcStatus, start_time};
-use crate::peer::Peer;
+use super::proc_status::ProcStatus;
 
 /// Largest file of `/proc` that is read, in bytes: 65,536 groups of ten digits and all the rest.
 const MAX_PROC_BYTES: u64 = 1 << 20;
@@ -46,11 +44,6 @@ impl ProcessDir {
     /// Effective user and group and the supplementary groups.
     pub(super) fn status(&self) -> Result<ProcStatus, AttestorError> {
         ProcStatus::parse(&self.read("status")?).ok_or(AttestorError::Malformed("status"))
-    }
-
-    /// When it started, in clock ticks since boot.
-    pub(super) fn start_time(&self) -> Result<u64, AttestorError> {
-        start_time(&self.read("stat")?).ok_or(AttestorError::Malformed("stat"))
     }
 
     /// The path of its executable inside its own mount namespace, as the kernel words it. Needs the right to trace the process.
@@ -118,19 +111,6 @@ impl FileVersion {
             changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
         }
     }
-}
-
-/// Whether the peer's process still runs, as far as its pidfd tells.
-pub(super) fn is_running(peer: &Peer) -> bool {
-    let Some(pidfd) = &peer.pidfd else {
-        return true;
-    };
-    let mut watched = [PollFd::new(pidfd, PollFlags::IN)];
-    // A pidfd becomes readable when its process ends (pidfd_open(2)).
-    !matches!(
-        rustix::event::poll(&mut watched, Some(&Timespec::default())),
-        Ok(1..)
-    )
 }
 
 /// The error of a read that failed.

@@ -4,6 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
 use actix::Addr;
+use tokio::task::JoinSet;
 
 use super::unix::{UnixAttestor, UnixConfig};
 use super::*;
@@ -73,13 +74,25 @@ fn peer_of(pid: u32) -> Arc<Peer> {
         pid,
         uid: status.uid,
         gid: status.gid,
-        start_time: process.start_time().unwrap(),
+        start_time: start_time_of(pid),
         pidfd: pidfd.ok(),
     })
 }
 
 fn this_process() -> Arc<Peer> {
     peer_of(std::process::id())
+}
+
+/// Field 22 of `/proc/PID/stat`, of a process without parentheses in its name.
+fn start_time_of(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, behind_name) = text.rsplit_once(')').unwrap();
+    behind_name
+        .split_ascii_whitespace()
+        .nth(19)
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 /// A process that lives until it is dropped.
@@ -146,11 +159,12 @@ fn texts(selectors: &SelectorSet) -> Vec<String> {
 
 fn hash_of(path: &Path) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, &std::fs::read(path).unwrap());
-    digest
+    let digits: Vec<_> = digest
         .as_ref()
         .iter()
         .map(|byte| format!("{byte:02x}"))
-        .collect()
+        .collect();
+    digits.concat()
 }
 
 #[actix::test]
@@ -160,17 +174,18 @@ async fn twenty_calls_at_once_share_one_run() {
     let selectors = start(vec![attestor]);
     let peer = this_process();
 
-    let calls: Vec<_> = (0..20)
-        .map(|_| {
-            selectors.send(AttestWorkload {
-                peer: Arc::clone(&peer),
-            })
-        })
-        .collect();
-    let mut answers = Vec::new();
-    for call in calls.into_iter().map(actix_rt::spawn).collect::<Vec<_>>() {
-        answers.push(call.await.unwrap().unwrap().unwrap());
+    let mut calls = JoinSet::new();
+    for _ in 0..20 {
+        calls.spawn(selectors.send(AttestWorkload {
+            peer: Arc::clone(&peer),
+        }));
     }
+    let answers: Vec<_> = calls
+        .join_all()
+        .await
+        .into_iter()
+        .map(|answer| answer.unwrap().unwrap())
+        .collect();
 
     assert_eq!(
         answers.iter().map(texts).collect::<Vec<_>>(),
@@ -307,6 +322,7 @@ async fn a_number_that_names_another_process_now_gets_nothing() {
     let selectors = start(vec![slow("slow", Duration::ZERO).0]);
     let mut peer = Arc::into_inner(this_process()).unwrap();
     peer.start_time += 1;
+    peer.pidfd = None;
 
     assert_eq!(
         attest(&selectors, &Arc::new(peer)).await,
@@ -338,18 +354,17 @@ async fn what_waits_behind_a_full_house_gets_its_turn() {
     let selectors = start(vec![attestor]);
     let sleepers: Vec<_> = (0..40).map(|_| Sleeper::start(&sleep_program())).collect();
 
-    let calls: Vec<_> = sleepers
-        .iter()
-        .map(|sleeper| {
-            actix_rt::spawn(selectors.send(AttestWorkload {
-                peer: sleeper.peer(),
-            }))
-        })
-        .collect();
-    let mut served = 0;
-    for call in calls {
-        served += usize::from(call.await.unwrap().unwrap().is_ok());
+    let mut calls = JoinSet::new();
+    for sleeper in &sleepers {
+        calls.spawn(selectors.send(AttestWorkload {
+            peer: sleeper.peer(),
+        }));
     }
+    let answers = calls.join_all().await;
+    let served = answers
+        .iter()
+        .filter(|answer| matches!(answer, Ok(Ok(_))))
+        .count();
 
     assert_eq!((served, runs.get()), (40, 40));
 }
@@ -507,9 +522,11 @@ async fn unix_takes_sixty_five_thousand_groups() {
     let peer = this_process();
     let process = directory.path().join(peer.pid.to_string());
     std::fs::create_dir(&process).unwrap();
-    let groups: String = (0..65_536_u32)
-        .map(|group| format!("{} ", 4_000_000_000 + group))
+    let groups: Vec<_> = (4_000_000_000_u32..)
+        .take(65_536)
+        .map(|group| group.to_string())
         .collect();
+    let groups = groups.join(" ");
     std::fs::write(
         process.join("status"),
         format!("Uid:\t1\t2\t3\t4\nGid:\t1\t2\t3\t4\nGroups:\t{groups}\n"),

@@ -1,5 +1,6 @@
 //! The real server client: tonic's generated clients over connections of our own. Owns the one shared mTLS connection and
-//! the connection of the last attestation. What answers mean is decided in [`super::entries`] and [`super::status`].
+//! the connection of the last attestation. What is said on them is in
+//! [`super::calls`] and [`super::attest`]; what failures mean is decided in [`super::status`].
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,26 +9,16 @@ use std::time::Duration;
 
 use proto::spire::api::server::agent::v1::agent_client::AgentClient;
 use proto::spire::api::server::agent::v1::{AgentX509svidParams, RenewAgentRequest};
-use proto::spire::api::server::bundle::v1::bundle_client::BundleClient;
-use proto::spire::api::server::bundle::v1::{GetBundleRequest, GetFederatedBundleRequest};
-use proto::spire::api::server::entry::v1::entry_client::EntryClient;
-use proto::spire::api::server::entry::v1::{
-    GetAuthorizedEntriesRequest, SyncAuthorizedEntriesRequest,
-};
-use proto::spire::api::server::svid::v1::svid_client::SvidClient;
-use proto::spire::api::server::svid::v1::{
-    BatchNewX509svidRequest, NewX509svidParams, batch_new_x509svid_response,
-};
-use tokio::sync::{OnceCell, mpsc};
-use tokio::time::{Instant, timeout, timeout_at};
-use tokio_stream::wrappers::ReceiverStream;
+use proto::spire::api::server::svid::v1::{BatchNewX509svidRequest, NewX509svidParams};
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, timeout_at};
 
-use super::attest::{self, AttestLimits, chain_of, parse_chain};
+use super::attest::{self, AttestLimits, chain_of};
+use super::calls::{self, Call, get_bundle, get_federated_bundle, sign};
 use super::connect::{ConnectLimits, Connection, Dialer};
-use super::entries::{self, Exchange, Next, SyncLimits};
+use super::entries::SyncLimits;
 use super::link::LinkLimits;
-use super::status::{Failure, clean};
-use super::wire::Wire;
+use super::status::Failure;
 use super::{Attestation, Reply, ServerApi, ServerError, SigningRefusal, SigningRequest};
 use crate::attestor::node::Proof;
 use crate::bundle::Bundle;
@@ -37,9 +28,6 @@ use crate::entry::{EntrySync, KnownEntries};
 use crate::random::Random;
 use crate::spiffe_id::{SpiffeId, TrustDomain};
 use crate::svid::{Certificate, X509Svid};
-
-/// How long the server may take to end a stream after its last message.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What the client is given.
 #[derive(Debug)]
@@ -101,12 +89,6 @@ enum Repeat {
     Always,
     /// Only if the request never left.
     IfNotSent,
-}
-
-/// What a call works with.
-struct Call {
-    wire: Wire,
-    deadline: Instant,
 }
 
 impl Default for Limits {
@@ -359,12 +341,12 @@ impl ServerApi for ServerClient {
         Box::pin(async move {
             if self.use_sync_authorized_entries {
                 let work = async |call| {
-                    sync_entries(call, &known, &self.trust_domain, self.limits.sync).await
+                    calls::sync_entries(call, &known, &self.trust_domain, self.limits.sync).await
                 };
                 self.call("SyncAuthorizedEntries", Repeat::Always, work)
                     .await
             } else {
-                let work = async |call| all_entries(call, &self.trust_domain).await;
+                let work = async |call| calls::all_entries(call, &self.trust_domain).await;
                 self.call("GetAuthorizedEntries", Repeat::Always, work)
                     .await
             }
@@ -415,147 +397,6 @@ impl ServerApi for ServerClient {
         drop(self.shared.take());
         drop(self.attested.take());
     }
-}
-
-impl Call {
-    /// A request that tells the server how much time is left.
-    fn request<M>(&self, message: M) -> tonic::Request<M> {
-        let mut request = tonic::Request::new(message);
-        request.set_timeout(self.deadline.saturating_duration_since(Instant::now()));
-        request
-    }
-}
-
-async fn get_bundle(call: Call, own: &TrustDomain) -> Result<Bundle, Failure> {
-    let request = call.request(GetBundleRequest { output_mask: None });
-    let message = BundleClient::new(call.wire)
-        .get_bundle(request)
-        .await?
-        .into_inner();
-    Bundle::from_proto(message, own)
-        .map_err(|error| Failure::Malformed(format!("an unusable bundle: {error}")))
-}
-
-async fn get_federated_bundle(
-    call: Call,
-    trust_domain: &TrustDomain,
-) -> Result<Option<Bundle>, Failure> {
-    let request = call.request(GetFederatedBundleRequest {
-        trust_domain: trust_domain.name().to_owned(),
-        output_mask: None,
-    });
-    let message = match BundleClient::new(call.wire)
-        .get_federated_bundle(request)
-        .await
-    {
-        Ok(answer) => answer.into_inner(),
-        Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
-        Err(status) => return Err(status.into()),
-    };
-    match Bundle::from_proto(message, trust_domain) {
-        Ok(bundle) => Ok(Some(bundle)),
-        Err(error) => Err(Failure::Malformed(format!(
-            "an unusable bundle of {trust_domain}: {error}"
-        ))),
-    }
-}
-
-async fn sync_entries(
-    call: Call,
-    known: &KnownEntries,
-    own: &TrustDomain,
-    limits: SyncLimits,
-) -> Result<EntrySync, Failure> {
-    let (requests, request_stream) = mpsc::channel(1);
-    let request = call.request(ReceiverStream::new(request_stream));
-    // A failure to send is no reason: the status that ended the stream comes when reading.
-    drop(
-        requests
-            .send(SyncAuthorizedEntriesRequest {
-                output_mask: Some(entries::MASK),
-                ids: Vec::new(),
-            })
-            .await,
-    );
-    let mut stream = EntryClient::new(call.wire)
-        .sync_authorized_entries(request)
-        .await?
-        .into_inner();
-    let mut exchange = Exchange::new(known, own, limits);
-    loop {
-        let message = stream
-            .message()
-            .await?
-            .ok_or_else(|| Failure::Malformed("too few entries".to_owned()))?;
-        match exchange.receive(message).map_err(Failure::Malformed)? {
-            Next::Receive => {}
-            Next::Request(ids) => drop(
-                requests
-                    .send(SyncAuthorizedEntriesRequest {
-                        output_mask: None,
-                        ids,
-                    })
-                    .await,
-            ),
-            Next::Done => break,
-        }
-    }
-    drop(requests);
-    match timeout(FAREWELL, stream.message()).await {
-        Ok(Err(status)) => Err(status.into()),
-        Ok(Ok(Some(_))) => Err(Failure::Malformed("more than it was asked for".to_owned())),
-        Ok(Ok(None)) | Err(_) => Ok(exchange.finish()),
-    }
-}
-
-async fn all_entries(call: Call, own: &TrustDomain) -> Result<EntrySync, Failure> {
-    let request = call.request(GetAuthorizedEntriesRequest {
-        output_mask: Some(entries::MASK),
-    });
-    let message = EntryClient::new(call.wire)
-        .get_authorized_entries(request)
-        .await?
-        .into_inner();
-    Ok(entries::complete_list(message.entries, own))
-}
-
-async fn sign(
-    call: Call,
-    message: &BatchNewX509svidRequest,
-) -> Result<Vec<Result<Vec<Certificate>, SigningRefusal>>, Failure> {
-    let request = call.request(message.clone());
-    let results = SvidClient::new(call.wire)
-        .batch_new_x509svid(request)
-        .await?
-        .into_inner()
-        .results;
-    if results.len() != message.params.len() {
-        return Err(Failure::Malformed(format!(
-            "{} results to {} requests",
-            results.len(),
-            message.params.len()
-        )));
-    }
-    Ok(results.into_iter().map(outcome).collect())
-}
-
-fn outcome(
-    result: batch_new_x509svid_response::Result,
-) -> Result<Vec<Certificate>, SigningRefusal> {
-    let status = result.status.unwrap_or_default();
-    let code = tonic::Code::from_i32(status.code);
-    if code != tonic::Code::Ok {
-        return Err(SigningRefusal {
-            code,
-            message: clean(&status.message),
-        });
-    }
-    let damaged = |problem: &str| SigningRefusal {
-        code: tonic::Code::DataLoss,
-        message: format!("unusable SVID: {problem}"),
-    };
-    let svid = result.svid.ok_or_else(|| damaged("there is none"))?;
-    parse_chain(&svid).map_err(|problem| damaged(&problem))
 }
 
 #[cfg(test)]

@@ -332,3 +332,124 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LinkStream<S> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    const LIMITS: LinkLimits = LinkLimits {
+        idle: Duration::from_secs(30),
+        before_ping: Duration::from_secs(30),
+        ping_answer: Duration::from_secs(15),
+    };
+
+    /// A link whose preface is written, and the server's end.
+    async fn link() -> (Arc<Link>, LinkStream<DuplexStream>, DuplexStream) {
+        let (near, mut far) = duplex(1 << 16);
+        let (link, mut stream) = Link::wrap(near, LIMITS);
+        stream.write_all(&[1; 24]).await.unwrap();
+        far.read_exact(&mut [0; 24]).await.unwrap();
+        (link, stream, far)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_that_nobody_needs_ends_after_its_time() {
+        let (link, mut stream, _far) = link().await;
+        let opened = Instant::now();
+        let need = link.needed(false);
+        let dropped_after = Duration::from_secs(45);
+        let read = async {
+            let count = stream.read(&mut [0; 8]).await.unwrap();
+            (count, opened.elapsed().as_secs())
+        };
+
+        let (outcome, ()) = tokio::join!(read, async {
+            tokio::time::sleep(dropped_after).await;
+            drop(need);
+        });
+
+        assert_eq!(outcome, (0, 75));
+        assert!(link.is_over());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pings_go_out_in_silence_and_their_lack_of_an_answer_ends_the_link() {
+        let (link, mut stream, mut far) = link().await;
+        let opened = Instant::now();
+        let _need = link.needed(true);
+        let server = async {
+            let mut pings = Vec::new();
+            let mut ping = [0; PING_FRAME.len()];
+            while far.read_exact(&mut ping).await.is_ok() {
+                assert_eq!(ping, PING_FRAME);
+                pings.push(opened.elapsed().as_secs());
+                if pings.len() < 4 {
+                    far.write_all(b"pong").await.unwrap();
+                }
+            }
+            pings
+        };
+        let client = async {
+            let error = loop {
+                if let Err(error) = stream.read_exact(&mut [0; 4]).await {
+                    break error;
+                }
+            };
+            drop(stream);
+            (error.kind(), opened.elapsed().as_secs())
+        };
+
+        let (pings, (kind, ended)) = tokio::join!(server, client);
+
+        assert_eq!(kind, io::ErrorKind::TimedOut);
+        assert_eq!(pings.len(), 4);
+        assert!(
+            pings
+                .windows(2)
+                .skip(1)
+                .all(|pair| pair[1] - pair[0] >= 300),
+            "{pings:?}"
+        );
+        assert!((15..=16).contains(&(ended - pings[3])), "{pings:?} {ended}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_ping_goes_out_for_ordinary_calls_or_into_a_frame() {
+        let (link, mut stream, mut far) = link().await;
+        let ordinary = link.needed(false);
+        let mut buffer = [0; 64];
+        let waiting =
+            tokio::time::timeout(Duration::from_secs(100), stream.read(&mut buffer)).await;
+        assert!(waiting.is_err());
+        drop(ordinary);
+
+        let _patient = link.needed(true);
+        stream
+            .write_all(b"\x00\x00\x04\x00\x00\x00\x00\x00\x01ab")
+            .await
+            .unwrap();
+        let waiting =
+            tokio::time::timeout(Duration::from_secs(100), stream.read(&mut buffer)).await;
+        assert!(!matches!(waiting, Ok(Ok(_))));
+
+        let count = far.read(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..count], *b"\x00\x00\x04\x00\x00\x00\x00\x00\x01ab");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_severed_link_wakes_its_reader() {
+        let (link, mut stream, _far) = link().await;
+        let _need = link.needed(false);
+        let mut buffer = [0; 8];
+
+        let (outcome, ()) = tokio::join!(stream.read(&mut buffer), async { link.sever() });
+
+        assert_eq!(
+            outcome.unwrap_err().kind(),
+            io::ErrorKind::ConnectionAborted
+        );
+        assert!(stream.write(b"x").await.is_err());
+    }
+}

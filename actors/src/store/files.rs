@@ -3,20 +3,20 @@
 //! Both directions hold: a file of Go's is read here, a file written here is read by Go. Reading follows Go's `encoding/json`: names match
 //! in any case, unknown names are passed over, `null` is empty, a missing name is its zero value, the last of several equal names wins.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::KeySlot;
-use crate::keys::PrivateKey;
 use crate::svid::{Certificate, PemPolicy};
+
+mod keys;
+
+pub use keys::{Keys, decode_keys, encode_keys};
 
 /// Name of the file with the agent SVID and the own bundle.
 pub const AGENT_DATA: &str = "agent-data.json";
@@ -33,9 +33,6 @@ const GO_BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
-
-/// Agent keys by slot.
-pub type Keys = BTreeMap<KeySlot, Arc<PrivateKey>>;
 
 /// What `agent-data.json` holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,6 +118,10 @@ impl AgentData {
     }
 
     /// The text of the file, on one line as Go's `json.Marshal` gives it.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "text, numbers and flags always have a JSON form"
+    )]
     pub fn encode(&self) -> Vec<u8> {
         let text = AgentDataText {
             svid: certificates_as_text(&self.svid),
@@ -151,10 +152,10 @@ impl AgentData {
             }
             ("bootstrap_use", value) => self.bootstrap.purpose = integer("bootstrap_use", &value)?,
             ("connection_attempts", value) => {
-                self.bootstrap.attempts = integer("connection_attempts", &value)?
+                self.bootstrap.attempts = integer("connection_attempts", &value)?;
             }
             ("bootstrap_start_time", Value::String(time)) if is_rfc3339(&time) => {
-                self.bootstrap.start_time = time
+                self.bootstrap.start_time = time;
             }
             ("bootstrap_start_time", _) => {
                 return Err(FileError::Kind {
@@ -176,53 +177,6 @@ impl Bootstrap {
             attempts: 0,
         }
     }
-}
-
-impl KeySlot {
-    /// The key's name in `keys.json`.
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::A => "agent-svid-A",
-            Self::B => "agent-svid-B",
-        }
-    }
-
-    fn from_id(id: &str) -> Option<Self> {
-        [Self::A, Self::B].into_iter().find(|slot| slot.id() == id)
-    }
-}
-
-/// Reads the text of `keys.json`. Keys of other names are passed over: the agent has no use for them.
-pub fn decode_keys(text: &[u8]) -> Result<Keys, FileError> {
-    let mut keys = Keys::new();
-    for (slot, der) in decode_key_texts(text)? {
-        let key = PrivateKey::from_pkcs8(&der).map_err(|error| FileError::Key {
-            id: slot.id(),
-            reason: error.to_string(),
-        })?;
-        keys.insert(slot, Arc::new(key));
-    }
-    Ok(keys)
-}
-
-/// The text of `keys.json`, indented by tabs as Go's `json.MarshalIndent` gives it.
-pub fn encode_keys(keys: &Keys) -> Zeroizing<Vec<u8>> {
-    let sizes: usize = keys
-        .values()
-        .map(|key| key.expose_pkcs8().len() * 2 + 64)
-        .sum();
-    // Room for everything from the start: a text that grows leaves copies of keys behind.
-    let mut text = Zeroizing::new(String::with_capacity(sizes + 64));
-    text.push_str("{\n\t\"keys\": {");
-    for (count, (slot, key)) in keys.iter().enumerate() {
-        text.push_str(if count == 0 { "\n\t\t\"" } else { ",\n\t\t\"" });
-        text.push_str(slot.id());
-        text.push_str("\": \"");
-        STANDARD.encode_string(key.expose_pkcs8(), &mut text);
-        text.push('"');
-    }
-    text.push_str(if keys.is_empty() { "}\n}" } else { "\n\t}\n}" });
-    Zeroizing::new(std::mem::take(&mut *text).into_bytes())
 }
 
 #[derive(Serialize)]
@@ -257,100 +211,6 @@ impl<'de> Deserialize<'de> for Fields {
             }
         }
         deserializer.deserialize_map(Members)
-    }
-}
-
-type KeyTexts = Vec<(KeySlot, Zeroizing<Vec<u8>>)>;
-
-fn decode_key_texts(text: &[u8]) -> Result<KeyTexts, FileError> {
-    let file: Option<KeysText> = serde_json::from_slice(text)
-        .map_err(|error| kind_or_syntax(&error, "the file", "an object of keys in base64"))?;
-    Ok(file.map(|file| file.0).unwrap_or_default())
-}
-
-/// The outer object of `keys.json`. Key texts are decoded straight out of the file's (zeroised) text, so that no other copy is made.
-struct KeysText(KeyTexts);
-
-impl<'de> Deserialize<'de> for KeysText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Outer;
-        impl<'de> Visitor<'de> for Outer {
-            type Value = KeysText;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<KeysText, A::Error> {
-                let mut keys = KeyTexts::new();
-                while let Some(name) = map.next_key::<String>()? {
-                    if name.eq_ignore_ascii_case("keys") {
-                        keys = map
-                            .next_value::<Option<KeyObject>>()?
-                            .map(|object| object.0)
-                            .unwrap_or_default();
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-                Ok(KeysText(keys))
-            }
-        }
-        deserializer.deserialize_map(Outer)
-    }
-}
-
-/// The inner object: names and base64.
-struct KeyObject(KeyTexts);
-
-impl<'de> Deserialize<'de> for KeyObject {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Inner;
-        impl<'de> Visitor<'de> for Inner {
-            type Value = KeyObject;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<KeyObject, A::Error> {
-                let mut keys = KeyTexts::new();
-                while let Some(id) = map.next_key::<String>()? {
-                    if let Some(slot) = KeySlot::from_id(&id) {
-                        keys.push((slot, map.next_value_seed(KeyText)?));
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-                Ok(KeyObject(keys))
-            }
-        }
-        deserializer.deserialize_map(Inner)
-    }
-}
-
-/// One key in base64.
-struct KeyText;
-
-impl<'de> DeserializeSeed<'de> for KeyText {
-    type Value = Zeroizing<Vec<u8>>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for KeyText {
-    type Value = Zeroizing<Vec<u8>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("base64")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        from_base64(text)
-            .map(Zeroizing::new)
-            .ok_or_else(|| E::custom("not base64"))
     }
 }
 
@@ -460,3 +320,6 @@ fn is_rfc3339(text: &str) -> bool {
     };
     fits(date, SHAPE) && (zone == b"Z" || fits(zone, b"+dd:dd") || fits(zone, b"-dd:dd"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -229,3 +229,54 @@ fn stamp(clock: &Clock) -> String {
         .to_string()
         .replace(['-', ':'], "")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::from_unix_seconds;
+    use crate::testing::certificates::Ca;
+
+    /// A directory in which nothing can be made, even by root: it is open but has been removed.
+    fn unwritable() -> Directory {
+        let parent = tempfile::tempdir().unwrap();
+        Directory::open(parent.path()).unwrap()
+    }
+
+    fn state(chain: Vec<Certificate>, keys: Keys) -> State {
+        let mut data = AgentData::default();
+        data.svid = chain;
+        State {
+            data,
+            keys,
+            data_on_disk: OnDisk::default(),
+            keys_on_disk: OnDisk::default(),
+        }
+    }
+
+    #[test]
+    fn only_a_stored_svid_with_its_key_makes_up_for_an_unwritable_directory() {
+        let (from, until) = (
+            from_unix_seconds(1_790_000_000),
+            from_unix_seconds(1_790_003_600),
+        );
+        let [own, other] =
+            [(); 2].map(|()| Ca::new(from).svid("spiffe://domain.test/agent", from, until));
+        let chain = own.chain().to_vec();
+        let keys = |key| Keys::from([(KeySlot::B, key)]);
+        let directory = unwritable();
+
+        let nothing = state(vec![], Keys::new()).check_writable(&directory);
+        let no_key = state(chain.clone(), Keys::new()).check_writable(&directory);
+        let foreign_key = state(chain.clone(), keys(other.key)).check_writable(&directory);
+        let whole = state(chain, keys(own.key)).check_writable(&directory);
+
+        for refused in [nothing, no_key, foreign_key] {
+            let text = refused.unwrap_err().to_string();
+            assert!(
+                text.contains(&directory.path().display().to_string()),
+                "{text}"
+            );
+        }
+        assert_eq!(whole, Ok(()));
+    }
+}

@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-/// Attributes under 2.5.4 that have a name, in the order of a certificate; printed last to first.
+/// Attributes under 2.5.4 that have a name, in Go's order (1.26); printed last to first.
 const NAMED: [(&str, &str); 9] = [
     ("2.5.4.6", "C"),
-    ("2.5.4.10", "O"),
-    ("2.5.4.11", "OU"),
-    ("2.5.4.7", "L"),
     ("2.5.4.8", "ST"),
+    ("2.5.4.7", "L"),
     ("2.5.4.9", "STREET"),
     ("2.5.4.17", "POSTALCODE"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
     ("2.5.4.3", "CN"),
     ("2.5.4.5", "SERIALNUMBER"),
 ];

@@ -41,7 +41,9 @@ impl Agent {
             fs::create_dir_all(dir.join(folder)).expect("the folder can be made");
         }
         let trust = match bootstrap {
-            Bootstrap::BundleFile => format!("trust_bundle_path = \"{}\"", server.bundle().display()),
+            Bootstrap::BundleFile => {
+                format!("trust_bundle_path = \"{}\"", server.bundle().display())
+            }
             Bootstrap::Insecure => "insecure_bootstrap = true".to_owned(),
         };
         let text = format!(
@@ -81,7 +83,11 @@ plugins {{
             certificate = node.certificate.display(),
         );
         fs::write(dir.join("agent.conf"), text).expect("the configuration can be written");
-        Self { dir: dir.to_owned(), id: node.agent_id.clone(), process: None }
+        Self {
+            dir: dir.to_owned(),
+            id: node.agent_id.clone(),
+            process: None,
+        }
     }
 
     /// Starts the agent under test and waits until it answers callers.
@@ -106,7 +112,9 @@ plugins {{
     /// Starts any agent binary and waits for nothing.
     pub fn launch(&mut self, binary: &Path) {
         let mut command = Command::new(binary);
-        command.args(["run", "-config"]).arg(self.dir.join("agent.conf"));
+        command
+            .args(["run", "-config"])
+            .arg(self.dir.join("agent.conf"));
         self.process = Some(Process::start(&mut command, &self.dir.join("agent.log")));
     }
 
@@ -114,7 +122,11 @@ plugins {{
     pub fn stop(&mut self) {
         let mut process = self.process.take().expect("a started agent");
         let status = process.stop();
-        assert!(status.success(), "the agent ended with {status}:\n{}", process.text());
+        assert!(
+            status.success(),
+            "the agent ended with {status}:\n{}",
+            process.text()
+        );
     }
 
     /// The running process.
@@ -124,7 +136,9 @@ plugins {{
 
     /// Whether the process still runs.
     pub fn alive(&mut self) -> bool {
-        self.process.as_mut().is_some_and(|process| process.ended().is_none())
+        self.process
+            .as_mut()
+            .is_some_and(|process| process.ended().is_none())
     }
 
     /// What the running process has logged.
@@ -144,9 +158,14 @@ plugins {{
 
     /// Waits until this process is served exactly these paths, and gives the identities.
     pub fn wait_served(&self, paths: &[&str]) -> Update {
-        let mut expected: Vec<String> = paths.iter().map(|path| format!("spiffe://{TRUST_DOMAIN}/{path}")).collect();
+        let mut expected: Vec<String> = paths
+            .iter()
+            .map(|path| format!("spiffe://{TRUST_DOMAIN}/{path}"))
+            .collect();
         expected.sort();
-        wait_for(&format!("{paths:?} are served"), seconds(30), || self.fetch().ok().filter(|update| update.ids() == expected))
+        wait_for(&format!("{paths:?} are served"), seconds(30), || {
+            self.fetch().ok().filter(|update| update.ids() == expected)
+        })
     }
 
     /// Serial number (lower-case hex) of the agent SVID on disk.
@@ -161,5 +180,8 @@ plugins {{
 
 /// Whether a Workload API answered, be it with a refusal.
 pub fn answered(result: &Result<Update, WorkloadApiError>) -> bool {
-    matches!(result, Ok(_) | Err(WorkloadApiError::PermissionDenied(_) | WorkloadApiError::NoIdentityIssued))
+    matches!(
+        result,
+        Ok(_) | Err(WorkloadApiError::PermissionDenied(_) | WorkloadApiError::NoIdentityIssued)
+    )
 }

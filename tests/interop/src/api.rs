@@ -29,8 +29,12 @@ impl Client {
 
     /// The first message of a new stream.
     pub fn fetch(&self) -> Result<Update, WorkloadApiError> {
-        let answer = self.runtime.block_on(async { timeout(ANSWER_LIMIT, self.client.fetch_x509_context()).await });
-        answer.unwrap_or(Err(WorkloadApiError::EmptyResponse)).map(|context| Update::of(&context))
+        let answer = self
+            .runtime
+            .block_on(async { timeout(ANSWER_LIMIT, self.client.fetch_x509_context()).await });
+        answer
+            .unwrap_or(Err(WorkloadApiError::EmptyResponse))
+            .map(|context| Update::of(&context))
     }
 }
 
@@ -56,5 +60,8 @@ fn endpoint(socket: &Path) -> String {
 }
 
 fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime can be made")
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made")
 }

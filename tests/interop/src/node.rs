@@ -46,11 +46,36 @@ impl NodeAuthority {
     /// Makes an authority in a new folder.
     pub fn new(dir: &Path) -> Self {
         fs::create_dir_all(dir).expect("the folder can be made");
-        let authority = Self { dir: dir.to_owned() };
-        let mut request = openssl(&["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
-        request.args(["-subj", "/CN=node authority", "-addext", "keyUsage=critical,keyCertSign", "-keyout"]);
-        run(request.arg(dir.join("ca.key")).arg("-out").arg(authority.certificate()));
-        fs::write(dir.join("leaf.ext"), "basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\n").expect("extensions");
+        let authority = Self {
+            dir: dir.to_owned(),
+        };
+        let mut request = openssl(&[
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ]);
+        request.args([
+            "-subj",
+            "/CN=node authority",
+            "-addext",
+            "keyUsage=critical,keyCertSign",
+            "-keyout",
+        ]);
+        run(request
+            .arg(dir.join("ca.key"))
+            .arg("-out")
+            .arg(authority.certificate()));
+        fs::write(
+            dir.join("leaf.ext"),
+            "basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\n",
+        )
+        .expect("extensions");
         authority
     }
 
@@ -69,21 +94,64 @@ impl NodeAuthority {
             KeyKind::Ec(curve) => ("EC", format!("ec_paramgen_curve:{curve}")),
         };
         let pkcs8 = file("pkcs8");
-        run(openssl(&["genpkey", "-quiet", "-algorithm", algorithm, "-pkeyopt", &option, "-out"]).arg(&pkcs8));
+        run(openssl(&[
+            "genpkey",
+            "-quiet",
+            "-algorithm",
+            algorithm,
+            "-pkeyopt",
+            &option,
+            "-out",
+        ])
+        .arg(&pkcs8));
         match (encoding, kind) {
-            (Encoding::Pkcs8, _) => fs::copy(&pkcs8, &key).map(drop).expect("the key can be copied"),
-            (Encoding::Traditional, KeyKind::Rsa(_)) => drop(run(openssl(&["rsa", "-traditional", "-in"]).arg(&pkcs8).arg("-out").arg(&key))),
-            (Encoding::Traditional, KeyKind::Ec(_)) => drop(run(openssl(&["ec", "-in"]).arg(&pkcs8).arg("-out").arg(&key))),
+            (Encoding::Pkcs8, _) => fs::copy(&pkcs8, &key)
+                .map(drop)
+                .expect("the key can be copied"),
+            (Encoding::Traditional, KeyKind::Rsa(_)) => {
+                drop(run(openssl(&["rsa", "-traditional", "-in"])
+                    .arg(&pkcs8)
+                    .arg("-out")
+                    .arg(&key)))
+            }
+            (Encoding::Traditional, KeyKind::Ec(_)) => drop(run(openssl(&["ec", "-in"])
+                .arg(&pkcs8)
+                .arg("-out")
+                .arg(&key))),
         }
 
-        run(openssl(&["req", "-new", "-subj", &format!("/CN={name}"), "-key"]).arg(&key).arg("-out").arg(&request));
+        run(
+            openssl(&["req", "-new", "-subj", &format!("/CN={name}"), "-key"])
+                .arg(&key)
+                .arg("-out")
+                .arg(&request),
+        );
         let mut sign = openssl(&["x509", "-req", "-days", "1", "-in"]);
-        sign.arg(&request).arg("-CA").arg(self.certificate()).arg("-CAkey").arg(self.dir.join("ca.key"));
-        run(sign.arg("-extfile").arg(self.dir.join("leaf.ext")).arg("-out").arg(&certificate));
+        sign.arg(&request)
+            .arg("-CA")
+            .arg(self.certificate())
+            .arg("-CAkey")
+            .arg(self.dir.join("ca.key"));
+        run(sign
+            .arg("-extfile")
+            .arg(self.dir.join("leaf.ext"))
+            .arg("-out")
+            .arg(&certificate));
 
-        let fingerprint = run(openssl(&["x509", "-noout", "-fingerprint", "-sha1", "-in"]).arg(&certificate));
-        let digits = fingerprint.rsplit('=').next().unwrap_or_default().trim().replace(':', "").to_lowercase();
-        Node { certificate, key, agent_id: format!("spiffe://{TRUST_DOMAIN}/spire/agent/x509pop/{digits}") }
+        let fingerprint =
+            run(openssl(&["x509", "-noout", "-fingerprint", "-sha1", "-in"]).arg(&certificate));
+        let digits = fingerprint
+            .rsplit('=')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .replace(':', "")
+            .to_lowercase();
+        Node {
+            certificate,
+            key,
+            agent_id: format!("spiffe://{TRUST_DOMAIN}/spire/agent/x509pop/{digits}"),
+        }
     }
 }
 

@@ -23,12 +23,27 @@ impl Process {
     /// Starts `command` with its output appended to `log`.
     pub fn start(command: &mut Command, log: &Path) -> Self {
         let log_start = fs::read(log).map_or(0, |text| text.len());
-        let open = || -> File { OpenOptions::new().create(true).append(true).open(log).expect("the log can be written") };
+        let open = || -> File {
+            OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(log)
+                .expect("the log can be written")
+        };
 
         let started = Instant::now();
-        let child = command.stdin(Stdio::null()).stdout(open()).stderr(open()).spawn();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(open())
+            .stderr(open())
+            .spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        Self { child, log: log.to_owned(), log_start, started }
+        Self {
+            child,
+            log: log.to_owned(),
+            log_start,
+            started,
+        }
     }
 
     /// The process ID.
@@ -50,7 +65,11 @@ impl Process {
     /// Asks it to stop (SIGTERM) and waits for the end.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
-        wait_for(&format!("the end of {}", self.log.display()), seconds(15), || self.ended())
+        wait_for(
+            &format!("the end of {}", self.log.display()),
+            seconds(15),
+            || self.ended(),
+        )
     }
 
     /// Kills it at once (SIGKILL).
@@ -78,7 +97,10 @@ impl Drop for Process {
 
 /// Runs a command to its end and gives its standard output; panics with all it printed if it fails.
 pub fn run(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
         output.status.success(),
         "{command:?}: {}\n{}{}",

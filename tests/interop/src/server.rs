@@ -24,7 +24,10 @@ pub struct Lifetimes {
 
 impl Default for Lifetimes {
     fn default() -> Self {
-        Self { agent: "1h", workload: "1h" }
+        Self {
+            agent: "1h",
+            workload: "1h",
+        }
     }
 }
 
@@ -52,15 +55,26 @@ pub struct Server {
 impl Server {
     /// Writes the configuration and starts the server.
     pub fn start(dir: &Path, nodes: &NodeAuthority, lifetimes: Lifetimes) -> Self {
-        let mut server = Self { dir: dir.to_owned(), metrics_port: free_port(), port: free_port(), process: None };
+        let mut server = Self {
+            dir: dir.to_owned(),
+            metrics_port: free_port(),
+            port: free_port(),
+            process: None,
+        };
         server.configure(nodes, lifetimes);
         server.launch();
         server
     }
 
     /// A second server of the same trust domain on the same port, with keys and data of its own; the first one must be stopped.
+    #[must_use]
     pub fn impostor(&self, dir: &Path, nodes: &NodeAuthority) -> Self {
-        let mut server = Self { dir: dir.to_owned(), metrics_port: free_port(), port: self.port, process: None };
+        let mut server = Self {
+            dir: dir.to_owned(),
+            metrics_port: free_port(),
+            port: self.port,
+            process: None,
+        };
         server.configure(nodes, Lifetimes::default());
         server.launch();
         server
@@ -76,11 +90,17 @@ impl Server {
     /// Starts the process (again) and waits until it serves.
     pub fn launch(&mut self) {
         let mut command = Command::new(tools::server());
-        command.args(["run", "-config"]).arg(self.dir.join("server.conf"));
+        command
+            .args(["run", "-config"])
+            .arg(self.dir.join("server.conf"));
         let mut process = Process::start(&mut command, &self.dir.join("server.log"));
         let socket = self.socket();
         wait_for("spire-server serves", seconds(60), || {
-            assert!(process.ended().is_none(), "spire-server ended:\n{}", process.text());
+            assert!(
+                process.ended().is_none(),
+                "spire-server ended:\n{}",
+                process.text()
+            );
             let listens = TcpStream::connect(("127.0.0.1", self.port)).is_ok();
             (listens && UnixStream::connect(&socket).is_ok()).then_some(())
         });
@@ -95,14 +115,25 @@ impl Server {
 
     /// Makes one registration entry below an agent.
     pub fn register(&self, parent: &str, path: &str, selector: &str, lifetime: u32) {
-        self.register_all(parent, &[NewEntry { path: path.to_owned(), selector: selector.to_owned(), lifetime }]);
+        self.register_all(
+            parent,
+            &[NewEntry {
+                path: path.to_owned(),
+                selector: selector.to_owned(),
+                lifetime,
+            }],
+        );
     }
 
     /// Makes many registration entries below an agent.
     pub fn register_all(&self, parent: &str, entries: &[NewEntry]) {
-        let entries: Vec<Value> = entries.iter().map(|entry| describe(parent, entry)).collect();
+        let entries: Vec<Value> = entries
+            .iter()
+            .map(|entry| describe(parent, entry))
+            .collect();
         let file = self.dir.join("entries.json");
-        fs::write(&file, json!({ "entries": entries }).to_string()).expect("entries can be written");
+        fs::write(&file, json!({ "entries": entries }).to_string())
+            .expect("entries can be written");
         self.cli(&["entry", "create", "-data", &file.display().to_string()]);
     }
 
@@ -120,7 +151,10 @@ impl Server {
     pub fn agent_serial(&self, agent_id: &str) -> String {
         let shown = self.cli(&["agent", "show", "-output", "json", "-spiffeID", agent_id]);
         let agent: Value = serde_json::from_str(&shown).expect("agent show prints JSON");
-        agent["x509svid_serial_number"].as_str().expect("an attested agent has a serial number").to_owned()
+        agent["x509svid_serial_number"]
+            .as_str()
+            .expect("an attested agent has a serial number")
+            .to_owned()
     }
 
     /// How many attestations this process has answered with success.
@@ -136,20 +170,32 @@ impl Server {
     fn calls(&self, rpc: &str) -> u64 {
         let name = format!("spire_server_rpc_{rpc}{{");
         let lines = self.metrics();
-        let counts = lines.lines().filter(|line| line.starts_with(&name) && line.contains("status=\"OK\""));
-        counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+        let counts = lines
+            .lines()
+            .filter(|line| line.starts_with(&name) && line.contains("status=\"OK\""));
+        counts
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum()
     }
 
     fn metrics(&self) -> String {
         let mut answer = String::new();
-        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics_port)).expect("the server's metrics can be read");
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("the server's metrics can be read");
-        stream.read_to_string(&mut answer).expect("the server's metrics can be read");
+        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics_port))
+            .expect("the server's metrics can be read");
+        stream
+            .write_all(b"GET /metrics HTTP/1.0\r\n\r\n")
+            .expect("the server's metrics can be read");
+        stream
+            .read_to_string(&mut answer)
+            .expect("the server's metrics can be read");
         answer
     }
 
     fn cli(&self, arguments: &[&str]) -> String {
-        run(Command::new(tools::server()).args(arguments).arg("-socketPath").arg(self.socket()))
+        run(Command::new(tools::server())
+            .args(arguments)
+            .arg("-socketPath")
+            .arg(self.socket()))
     }
 
     fn socket(&self) -> PathBuf {
@@ -214,7 +260,10 @@ telemetry {{
 }
 
 fn describe(parent: &str, entry: &NewEntry) -> Value {
-    let (kind, value) = entry.selector.split_once(':').expect("a selector is type:value");
+    let (kind, value) = entry
+        .selector
+        .split_once(':')
+        .expect("a selector is type:value");
     json!({
         "entry_id": entry.path,
         "parent_id": parent,
@@ -226,5 +275,8 @@ fn describe(parent: &str, entry: &NewEntry) -> Value {
 
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
+    listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port()
 }

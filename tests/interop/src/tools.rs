@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 
 /// The agent under test: `AGENT_BIN`, else the release build of this repository.
 pub fn agent() -> PathBuf {
-    env::var_os("AGENT_BIN").map_or_else(|| must_exist(target().join("release/edge-agent")), |path| must_exist(path.into()))
+    env::var_os("AGENT_BIN").map_or_else(
+        || must_exist(target().join("release/edge-agent")),
+        |path| must_exist(path.into()),
+    )
 }
 
 /// The Go agent: `GO_AGENT`, else the one that `tests/interop/setup` built.
@@ -15,7 +18,10 @@ pub fn go_agent() -> PathBuf {
 
 /// Whether the agent under test is the Go one (a calibration of the tests), by the file and not by what it says of itself.
 pub fn agent_is_the_go_one() -> bool {
-    let real = |path: PathBuf| path.canonicalize().expect("an existing file has a canonical path");
+    let real = |path: PathBuf| {
+        path.canonicalize()
+            .expect("an existing file has a canonical path")
+    };
     real(agent()) == real(go_agent())
 }
 
@@ -26,7 +32,8 @@ pub fn server() -> PathBuf {
 
 /// Something that `tests/interop/setup` made, by its path below the tools' folder.
 pub fn made(path: &str) -> PathBuf {
-    let tools = env::var_os("INTEROP_TOOLS").map_or_else(|| target().join("interop"), PathBuf::from);
+    let tools =
+        env::var_os("INTEROP_TOOLS").map_or_else(|| target().join("interop"), PathBuf::from);
     must_exist(tools.join(path))
 }
 
@@ -44,6 +51,10 @@ fn named(variable: &str, path: &str) -> PathBuf {
 }
 
 fn must_exist(path: PathBuf) -> PathBuf {
-    assert!(path.exists(), "{} does not exist: run ./tests/run, which builds it", path.display());
+    assert!(
+        path.exists(),
+        "{} does not exist: run ./tests/run, which builds it",
+        path.display()
+    );
     path
 }

@@ -29,26 +29,42 @@ pub struct Identity {
 impl Update {
     /// The SPIFFE IDs, sorted.
     pub fn ids(&self) -> Vec<String> {
-        let mut ids: Vec<String> = self.identities.iter().map(|identity| identity.id.clone()).collect();
+        let mut ids: Vec<String> = self
+            .identities
+            .iter()
+            .map(|identity| identity.id.clone())
+            .collect();
         ids.sort();
         ids
     }
 
     /// What the Rust SDK received.
     pub fn of(context: &X509Context) -> Self {
-        let identities = context.svids().iter().map(|svid| Identity::of(svid)).collect();
-        Self { identities, bundles: context.bundle_set().len(), error: String::new() }
+        let identities = context
+            .svids()
+            .iter()
+            .map(|svid| Identity::of(svid))
+            .collect();
+        Self {
+            identities,
+            bundles: context.bundle_set().len(),
+            error: String::new(),
+        }
     }
 
     /// An error that ended a stream.
     pub fn failed(error: &dyn ToString) -> Self {
-        Self { error: error.to_string(), ..Self::default() }
+        Self {
+            error: error.to_string(),
+            ..Self::default()
+        }
     }
 }
 
 impl Identity {
     fn of(svid: &X509Svid) -> Self {
-        let (_, leaf) = parse_x509_certificate(svid.leaf().as_bytes()).expect("the SDK has parsed this certificate");
+        let (_, leaf) = parse_x509_certificate(svid.leaf().as_bytes())
+            .expect("the SDK has parsed this certificate");
         Self {
             id: svid.spiffe_id().to_string(),
             serial: leaf.serial.to_str_radix(16),

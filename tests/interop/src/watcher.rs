@@ -46,7 +46,10 @@ impl Watcher {
                 python
             }
         };
-        let process = Process::start(command.arg(socket), &log_folder.join(format!("watch-{sdk:?}.log")));
+        let process = Process::start(
+            command.arg(socket),
+            &log_folder.join(format!("watch-{sdk:?}.log")),
+        );
         Self { process, sdk }
     }
 
@@ -54,13 +57,20 @@ impl Watcher {
     pub fn updates(&self) -> Vec<Update> {
         let text = self.process.text();
         let complete = text.rsplit_once('\n').map_or("", |(complete, _)| complete);
-        complete.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        complete
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
     }
 
     /// The different serial numbers seen for one SPIFFE ID path's end, in order.
     pub fn serials(&self, path: &str) -> Vec<String> {
         let mut serials = Vec::new();
-        for identity in self.updates().into_iter().flat_map(|update| update.identities) {
+        for identity in self
+            .updates()
+            .into_iter()
+            .flat_map(|update| update.identities)
+        {
             if identity.id.ends_with(&format!("/{path}")) && !serials.contains(&identity.serial) {
                 serials.push(identity.serial);
             }
@@ -70,7 +80,11 @@ impl Watcher {
 
     /// The errors it has reported.
     pub fn errors(&self) -> Vec<String> {
-        self.updates().into_iter().map(|update| update.error).filter(|error| !error.is_empty()).collect()
+        self.updates()
+            .into_iter()
+            .map(|update| update.error)
+            .filter(|error| !error.is_empty())
+            .collect()
     }
 
     /// All that it printed, for a failure's message.

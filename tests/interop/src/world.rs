@@ -21,7 +21,10 @@ pub struct World {
 impl World {
     /// Makes the folder and the authority.
     pub fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("ea").tempdir_in("/tmp").expect("a temporary folder");
+        let dir = tempfile::Builder::new()
+            .prefix("ea")
+            .tempdir_in("/tmp")
+            .expect("a temporary folder");
         let nodes = NodeAuthority::new(&dir.path().join("nodes"));
         Self { dir, nodes }
     }
@@ -38,12 +41,18 @@ impl World {
 
     /// A node with the ordinary kind of key.
     pub fn node(&self, name: &str) -> Node {
-        self.nodes.node(name, KeyKind::Ec("prime256v1"), Encoding::Pkcs8)
+        self.nodes
+            .node(name, KeyKind::Ec("prime256v1"), Encoding::Pkcs8)
     }
 
     /// Configures an agent with a node certificate of its own; starts nothing.
     pub fn agent(&self, server: &Server) -> Agent {
-        Agent::configure(&self.path("agent"), server, &self.node("node"), Bootstrap::BundleFile)
+        Agent::configure(
+            &self.path("agent"),
+            server,
+            &self.node("node"),
+            Bootstrap::BundleFile,
+        )
     }
 }
 
@@ -70,7 +79,10 @@ fn show_logs(dir: &Path) {
         } else if path.extension().is_some_and(|extension| extension == "log") {
             let text = String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()).into_owned();
             let lines: Vec<&str> = text.lines().collect();
-            let tail = lines.get(lines.len().saturating_sub(40)..).unwrap_or_default().join("\n");
+            let tail = lines
+                .get(lines.len().saturating_sub(40)..)
+                .unwrap_or_default()
+                .join("\n");
             println!("---- the end of {}\n{tail}", path.display());
         }
     }

@@ -20,5 +20,10 @@ use interop::world::World;
 
 /// Starts a client of this SDK on the agent's socket.
 fn watch(world: &World, agent: &Agent, sdk: Sdk) -> Watcher {
-    Watcher::start(sdk, &agent.socket(), &world.path(""), Path::new(env!("CARGO_BIN_EXE_watch")))
+    Watcher::start(
+        sdk,
+        &agent.socket(),
+        &world.path(""),
+        Path::new(env!("CARGO_BIN_EXE_watch")),
+    )
 }

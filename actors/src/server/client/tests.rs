@@ -10,10 +10,11 @@ use proto::spire::api::server::agent::v1::{
     AttestAgentRequest, AttestAgentResponse, attest_agent_request, attest_agent_response,
 };
 use proto::spire::api::server::agent::v1::{RenewAgentRequest, RenewAgentResponse};
+use proto::spire::api::server::entry::v1::SyncAuthorizedEntriesRequest;
 use proto::spire::api::server::entry::v1::{
     EntryRevision, GetAuthorizedEntriesResponse, SyncAuthorizedEntriesResponse,
 };
-use proto::spire::api::server::svid::v1::BatchNewX509svidResponse;
+use proto::spire::api::server::svid::v1::{BatchNewX509svidResponse, batch_new_x509svid_response};
 use proto::spire::api::types::{self, PermissionDeniedDetails, Spiffeid, X509svid};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -25,6 +26,7 @@ use crate::attestor::node::EvidenceError;
 use crate::bundle::X509Authority;
 use crate::credentials::{Credentials, CredentialsWriter};
 use crate::entry::EntryId;
+use crate::server::entries;
 use crate::server::{DeniedReason, Disposition};
 
 const SERVER_ID: &str = "spiffe://domain.test/spire/server";
@@ -202,7 +204,7 @@ async fn calls_share_one_connection() {
 }
 
 #[tokio::test]
-async fn an_unused_connection_is_closed() {
+async fn d17_an_unused_connection_is_closed() {
     let authority = Authority::new();
     let message = bundle_message(&authority);
     let (server, agent) = pair(&authority, move |call| a_bundle(call, message.clone())).await;
@@ -1014,7 +1016,7 @@ async fn an_attestation_that_goes_wrong_says_why() {
 }
 
 #[tokio::test]
-async fn an_attestation_may_wait_in_the_queue_but_not_after_its_challenge() {
+async fn d08_an_attestation_may_wait_in_the_queue_but_not_after_its_challenge() {
     let authority = Authority::new();
     let trust = || ServerTrust::Bundle(authority.bundle());
     let chain = vec![authority.issue(AGENT_ID).certificate.to_vec()];

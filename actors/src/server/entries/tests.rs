@@ -290,7 +290,7 @@ fn every_field_of_an_entry_is_taken_over() {
 }
 
 #[test]
-fn a_damaged_entry_is_skipped_alone_and_still_counts_as_present() {
+fn d11_a_damaged_entry_is_skipped_alone_and_still_counts_as_present() {
     let selector = |kind: &str, value: &str| {
         vec![types::Selector {
             r#type: kind.into(),

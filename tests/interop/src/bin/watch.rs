@@ -15,11 +15,17 @@ fn main() -> ExitCode {
 
     let end = api::watch(&socket, |update| print(&update));
 
-    let error = end.map_or_else(|error| error.to_string(), |()| "the stream ended".to_owned());
+    let error = end.map_or_else(
+        |error| error.to_string(),
+        |()| "the stream ended".to_owned(),
+    );
     print(&Update::failed(&error));
     ExitCode::FAILURE
 }
 
 fn print(update: &Update) {
-    println!("{}", serde_json::to_string(update).expect("an update is plain data"));
+    println!(
+        "{}",
+        serde_json::to_string(update).expect("an update is plain data")
+    );
 }

@@ -63,7 +63,12 @@ fn a_restart_uses_the_stored_svid_and_does_not_attest_again() {
 fn an_agent_without_a_bundle_attests_with_insecure_bootstrap() {
     let world = World::new();
     let server = world.server(Lifetimes::default());
-    let mut agent = Agent::configure(&world.path("agent"), &server, &world.node("node"), Bootstrap::Insecure);
+    let mut agent = Agent::configure(
+        &world.path("agent"),
+        &server,
+        &world.node("node"),
+        Bootstrap::Insecure,
+    );
 
     agent.start();
 
@@ -72,7 +77,11 @@ fn an_agent_without_a_bundle_attests_with_insecure_bootstrap() {
     agent.stop();
     agent.start();
     agent.wait_served(&["w"]);
-    assert_eq!(server.attestations(), 1, "the bundle of the first start serves the second");
+    assert_eq!(
+        server.attestations(),
+        1,
+        "the bundle of the first start serves the second"
+    );
 }
 
 #[test]
@@ -84,14 +93,20 @@ fn an_evicted_agent_attests_again_in_the_same_process_and_its_streams_stay_open(
     server.register(&agent.id, "w", &own_selector(), 0);
     agent.wait_served(&["w"]);
     let stream = crate::watch(&world, &agent, interop::watcher::Sdk::Go);
-    wait_for("the stream delivers", seconds(10), || (!stream.serials("w").is_empty()).then_some(()));
+    wait_for("the stream delivers", seconds(10), || {
+        (!stream.serials("w").is_empty()).then_some(())
+    });
     let process = agent.process().id();
 
     server.evict(&agent.id);
 
-    wait_for("a second attestation", seconds(20), || (server.attestations() == 2).then_some(()));
+    wait_for("a second attestation", seconds(20), || {
+        (server.attestations() == 2).then_some(())
+    });
     server.register(&agent.id, "late", &own_selector(), 0);
-    wait_for("the same stream carries the new entry", seconds(20), || (!stream.serials("late").is_empty()).then_some(()));
+    wait_for("the same stream carries the new entry", seconds(20), || {
+        (!stream.serials("late").is_empty()).then_some(())
+    });
     assert!(stream.errors().is_empty(), "{}", stream.text());
     assert!(agent.alive());
     assert_eq!(agent.process().id(), process);
@@ -121,7 +136,9 @@ fn an_agent_evicted_while_it_was_stopped_attests_at_its_next_start() {
 fn restart_as_a_supervisor_would(agent: &mut Agent) {
     if tools::agent_is_the_go_one() {
         agent.launch(&tools::agent());
-        wait_for("the Go agent ends", seconds(20), || (!agent.alive()).then_some(()));
+        wait_for("the Go agent ends", seconds(20), || {
+            (!agent.alive()).then_some(())
+        });
     }
     agent.start();
 }

@@ -10,12 +10,20 @@ use interop::{own_selector, seconds, wait_for};
 #[test]
 fn the_agent_svid_is_replaced_in_time_and_the_server_takes_the_new_one() {
     let world = World::new();
-    let server = world.server(Lifetimes { agent: "20s", ..Lifetimes::default() });
+    let server = world.server(Lifetimes {
+        agent: "20s",
+        ..Lifetimes::default()
+    });
     let mut agent = world.agent(&server);
     agent.start();
-    let (stored, known) = (agent.stored_serial().unwrap(), server.agent_serial(&agent.id));
+    let (stored, known) = (
+        agent.stored_serial().unwrap(),
+        server.agent_serial(&agent.id),
+    );
 
-    wait_for("another agent SVID on disk", seconds(20), || agent.stored_serial().filter(|serial| *serial != stored));
+    wait_for("another agent SVID on disk", seconds(20), || {
+        agent.stored_serial().filter(|serial| *serial != stored)
+    });
 
     // The server takes a new SVID for current at its first use.
     server.register(&agent.id, "w", &own_selector(), 0);
@@ -27,7 +35,10 @@ fn the_agent_svid_is_replaced_in_time_and_the_server_takes_the_new_one() {
 #[test]
 fn a_rotated_workload_svid_reaches_the_clients_of_every_sdk() {
     let world = World::new();
-    let server = world.server(Lifetimes { workload: "30s", ..Lifetimes::default() });
+    let server = world.server(Lifetimes {
+        workload: "30s",
+        ..Lifetimes::default()
+    });
     let mut agent = world.agent(&server);
     agent.start();
     server.register(&agent.id, "w", &own_selector(), 0);
@@ -35,13 +46,31 @@ fn a_rotated_workload_svid_reaches_the_clients_of_every_sdk() {
     let watchers = Sdk::ALL.map(|sdk| crate::watch(&world, &agent, sdk));
 
     for watcher in &watchers {
-        wait_for(&format!("{:?} sees a second SVID", watcher.sdk), seconds(40), || (watcher.serials("w").len() >= 2).then_some(()));
+        wait_for(
+            &format!("{:?} sees a second SVID", watcher.sdk),
+            seconds(40),
+            || (watcher.serials("w").len() >= 2).then_some(()),
+        );
     }
 
     for watcher in &watchers {
-        assert!(watcher.errors().is_empty(), "{:?}: {}", watcher.sdk, watcher.text());
-        assert!(newest_end(watcher) > now(), "{:?}: {}", watcher.sdk, watcher.text());
-        assert!(watcher.updates().iter().all(|update| update.bundles == 1), "{:?}", watcher.sdk);
+        assert!(
+            watcher.errors().is_empty(),
+            "{:?}: {}",
+            watcher.sdk,
+            watcher.text()
+        );
+        assert!(
+            newest_end(watcher) > now(),
+            "{:?}: {}",
+            watcher.sdk,
+            watcher.text()
+        );
+        assert!(
+            watcher.updates().iter().all(|update| update.bundles == 1),
+            "{:?}",
+            watcher.sdk
+        );
     }
 }
 

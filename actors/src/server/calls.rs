@@ -1,0 +1,184 @@
+//! The calls of the agent, one function each: request, answer, and what is wrong with it. Connections and time limits are
+//! the client's.
+
+use std::time::Duration;
+
+use proto::spire::api::server::bundle::v1::bundle_client::BundleClient;
+use proto::spire::api::server::bundle::v1::{GetBundleRequest, GetFederatedBundleRequest};
+use proto::spire::api::server::entry::v1::entry_client::EntryClient;
+use proto::spire::api::server::entry::v1::{
+    GetAuthorizedEntriesRequest, SyncAuthorizedEntriesRequest,
+};
+use proto::spire::api::server::svid::v1::svid_client::SvidClient;
+use proto::spire::api::server::svid::v1::{BatchNewX509svidRequest, batch_new_x509svid_response};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::SigningRefusal;
+use super::attest::parse_chain;
+use super::entries::{self, Exchange, Next, SyncLimits};
+use super::status::{Failure, clean};
+use super::wire::Wire;
+use crate::bundle::Bundle;
+use crate::entry::{EntrySync, KnownEntries};
+use crate::spiffe_id::TrustDomain;
+use crate::svid::Certificate;
+
+/// How long the server may take to end a stream after its last message.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What a call works with.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// The connection's sending end.
+    pub(super) wire: Wire,
+    /// When the call's time is over.
+    pub(super) deadline: Instant,
+}
+
+impl Call {
+    /// A request that tells the server how much time is left.
+    pub(super) fn request<M>(&self, message: M) -> tonic::Request<M> {
+        let mut request = tonic::Request::new(message);
+        request.set_timeout(self.deadline.saturating_duration_since(Instant::now()));
+        request
+    }
+}
+
+/// `GetBundle` of the agent's own trust domain.
+pub(super) async fn get_bundle(call: Call, own: &TrustDomain) -> Result<Bundle, Failure> {
+    let request = call.request(GetBundleRequest { output_mask: None });
+    let message = BundleClient::new(call.wire)
+        .get_bundle(request)
+        .await?
+        .into_inner();
+    Bundle::from_proto(message, own)
+        .map_err(|error| Failure::Malformed(format!("an unusable bundle: {error}")))
+}
+
+/// `GetFederatedBundle`; none where the server has none.
+pub(super) async fn get_federated_bundle(
+    call: Call,
+    trust_domain: &TrustDomain,
+) -> Result<Option<Bundle>, Failure> {
+    let request = call.request(GetFederatedBundleRequest {
+        trust_domain: trust_domain.name().to_owned(),
+        output_mask: None,
+    });
+    let message = match BundleClient::new(call.wire)
+        .get_federated_bundle(request)
+        .await
+    {
+        Ok(answer) => answer.into_inner(),
+        Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
+        Err(status) => return Err(status.into()),
+    };
+    match Bundle::from_proto(message, trust_domain) {
+        Ok(bundle) => Ok(Some(bundle)),
+        Err(error) => Err(Failure::Malformed(format!(
+            "an unusable bundle of {trust_domain}: {error}"
+        ))),
+    }
+}
+
+/// `SyncAuthorizedEntries`, from the first message to the stream's end.
+pub(super) async fn sync_entries(
+    call: Call,
+    known: &KnownEntries,
+    own: &TrustDomain,
+    limits: SyncLimits,
+) -> Result<EntrySync, Failure> {
+    let (requests, request_stream) = mpsc::channel(1);
+    let request = call.request(ReceiverStream::new(request_stream));
+    // A failure to send is no reason: the status that ended the stream comes when reading.
+    drop(
+        requests
+            .send(SyncAuthorizedEntriesRequest {
+                output_mask: Some(entries::MASK),
+                ids: Vec::new(),
+            })
+            .await,
+    );
+    let mut stream = EntryClient::new(call.wire)
+        .sync_authorized_entries(request)
+        .await?
+        .into_inner();
+    let mut exchange = Exchange::new(known, own, limits);
+    loop {
+        let message = stream
+            .message()
+            .await?
+            .ok_or_else(|| Failure::Malformed("too few entries".to_owned()))?;
+        match exchange.receive(message).map_err(Failure::Malformed)? {
+            Next::Receive => {}
+            Next::Request(ids) => drop(
+                requests
+                    .send(SyncAuthorizedEntriesRequest {
+                        output_mask: None,
+                        ids,
+                    })
+                    .await,
+            ),
+            Next::Done => break,
+        }
+    }
+    drop(requests);
+    match timeout(FAREWELL, stream.message()).await {
+        Ok(Err(status)) => Err(status.into()),
+        Ok(Ok(Some(_))) => Err(Failure::Malformed("more than it was asked for".to_owned())),
+        Ok(Ok(None)) | Err(_) => Ok(exchange.finish()),
+    }
+}
+
+/// `GetAuthorizedEntries`: everything in one message.
+pub(super) async fn all_entries(call: Call, own: &TrustDomain) -> Result<EntrySync, Failure> {
+    let request = call.request(GetAuthorizedEntriesRequest {
+        output_mask: Some(entries::MASK),
+    });
+    let message = EntryClient::new(call.wire)
+        .get_authorized_entries(request)
+        .await?
+        .into_inner();
+    Ok(entries::complete_list(message.entries, own))
+}
+
+/// `BatchNewX509SVID`; `message` has at least one request.
+pub(super) async fn sign(
+    call: Call,
+    message: &BatchNewX509svidRequest,
+) -> Result<Vec<Result<Vec<Certificate>, SigningRefusal>>, Failure> {
+    let request = call.request(message.clone());
+    let results = SvidClient::new(call.wire)
+        .batch_new_x509svid(request)
+        .await?
+        .into_inner()
+        .results;
+    if results.len() != message.params.len() {
+        return Err(Failure::Malformed(format!(
+            "{} results to {} requests",
+            results.len(),
+            message.params.len()
+        )));
+    }
+    Ok(results.into_iter().map(outcome).collect())
+}
+
+fn outcome(
+    result: batch_new_x509svid_response::Result,
+) -> Result<Vec<Certificate>, SigningRefusal> {
+    let status = result.status.unwrap_or_default();
+    let code = tonic::Code::from_i32(status.code);
+    if code != tonic::Code::Ok {
+        return Err(SigningRefusal {
+            code,
+            message: clean(&status.message),
+        });
+    }
+    let damaged = |problem: &str| SigningRefusal {
+        code: tonic::Code::DataLoss,
+        message: format!("unusable SVID: {problem}"),
+    };
+    let svid = result.svid.ok_or_else(|| damaged("there is none"))?;
+    parse_chain(&svid).map_err(|problem| damaged(&problem))
+}
