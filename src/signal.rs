@@ -31,7 +31,11 @@ impl Signals {
     }
 
     /// Returns when the agent is to end: nothing for a signal, an [`Exit`] when an actor asked for it. Later signals change nothing.
-    pub(crate) async fn until_stopped(&mut self, log: &LogHandle, exits: &mut UnboundedReceiver<Exit>) -> Option<Exit> {
+    pub(crate) async fn until_stopped(
+        &mut self,
+        log: &LogHandle,
+        exits: &mut UnboundedReceiver<Exit>,
+    ) -> Option<Exit> {
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => return None,

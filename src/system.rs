@@ -16,6 +16,7 @@
 use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler, SyncArbiter};
@@ -88,7 +89,8 @@ async fn serve(config: &Config, log: &LogHandle, proc_root: PathBuf) -> anyhow::
 
 /// Sockets come first, in the order of workload-side 1.2: until the agent is ready callers wait instead of failing (design D1).
 fn bind_sockets(config: &Config) -> anyhow::Result<Sockets> {
-    let public = (!config.disable_workload_api || !config.disable_sds_api).then_some(&config.socket_path);
+    let public =
+        (!config.disable_workload_api || !config.disable_sds_api).then_some(&config.socket_path);
     if let Some(path) = public {
         sockets::prepare_public_directory(path)?;
     }
@@ -97,23 +99,42 @@ fn bind_sockets(config: &Config) -> anyhow::Result<Sockets> {
         sockets::prepare_private_directory(path)?;
     }
     Ok(Sockets {
-        public: public.map(|path| bind(path, sockets::bind_public)).transpose()?,
-        admin: config.admin_socket_path.as_ref().map(|path| bind(path, sockets::bind_admin)).transpose()?,
+        public: public
+            .map(|path| bind(path, sockets::bind_public))
+            .transpose()?,
+        admin: config
+            .admin_socket_path
+            .as_ref()
+            .map(|path| bind(path, sockets::bind_admin))
+            .transpose()?,
     })
 }
 
-fn bind(path: &Path, bind: fn(&Path) -> Result<LocalListener, sockets::SocketError>) -> anyhow::Result<LocalListener> {
+fn bind(
+    path: &Path,
+    bind: fn(&Path) -> Result<LocalListener, sockets::SocketError>,
+) -> anyhow::Result<LocalListener> {
     Ok(bind(path)?)
 }
 
 /// The configured way in, checked: bad files end the start at once, not at the first rotation.
 fn node_attestor(config: &Config) -> anyhow::Result<Rc<dyn NodeAttestor>> {
-    let config::NodeAttestor::X509pop(config::X509pop::Files { private_key_path, certificate_path, intermediates_path }) = &config.node_attestor
+    let config::NodeAttestor::X509pop(config::X509pop::Files {
+        private_key_path,
+        certificate_path,
+        intermediates_path,
+    }) = &config.node_attestor
     else {
         bail!("the configured node attestor is not available in this build yet");
     };
-    let x509pop = X509pop::new(private_key_path.clone(), certificate_path.clone(), intermediates_path.clone());
-    x509pop.check().context("failed to configure NodeAttestor \"x509pop\"")?;
+    let x509pop = X509pop::new(
+        private_key_path.clone(),
+        certificate_path.clone(),
+        intermediates_path.clone(),
+    );
+    x509pop
+        .check()
+        .context("failed to configure NodeAttestor \"x509pop\"")?;
     Ok(Rc::new(x509pop))
 }
 
@@ -124,17 +145,28 @@ fn start_actors(
     descriptor_limit: u64,
     exit: mpsc::UnboundedSender<Exit>,
 ) -> anyhow::Result<Addr<Endpoint>> {
-    let trust_domain = TrustDomain::parse(&config.trust_domain).map_err(|error| anyhow!("trust_domain {error}"))?;
+    let trust_domain = TrustDomain::parse(&config.trust_domain)
+        .map_err(|error| anyhow!("trust_domain {error}"))?;
     let clock = Clock::system();
     let mut random = Random::from_entropy();
     let (credentials, credentials_reader) = watch::channel(None);
     let (readiness, readiness_reader) = readiness();
 
-    let store_config = StoreConfig { data_dir: config.data_dir.clone(), keys_dir: keys_dir(config)? };
+    let store_config = StoreConfig {
+        data_dir: config.data_dir.clone(),
+        keys_dir: keys_dir(config)?,
+    };
     let store_clock = clock.clone();
-    let store = SyncArbiter::start(1, move || Store::new(store_config.clone(), store_clock.clone()));
+    let store = SyncArbiter::start(1, move || {
+        Store::new(store_config.clone(), store_clock.clone())
+    });
 
-    let cache = Cache::new(trust_domain.clone(), config.x509_svid_cache_max_size, clock.clone()).start();
+    let cache = Cache::new(
+        trust_domain.clone(),
+        config.x509_svid_cache_max_size,
+        clock.clone(),
+    )
+    .start();
 
     let selectors = Selectors::new(workload_attestors, clock.clone()).start();
 
@@ -173,14 +205,21 @@ fn start_actors(
         Rc::clone(&server),
         CacheHandle::of(&cache),
         credentials_reader,
-        readiness.clone(),
+        Arc::clone(&readiness),
         (clock.clone(), random.fork()),
     )
     .start();
 
-    let banned = Ban { cache: cache.clone(), endpoint: endpoint.clone() }.start();
-    let attestor_config =
-        AttestorConfig { trust_domain, bundle_source: bundle_source(config)?, availability_target: config.availability_target };
+    let banned = Ban {
+        cache: cache.clone(),
+        endpoint: endpoint.clone(),
+    }
+    .start();
+    let attestor_config = AttestorConfig {
+        trust_domain,
+        bundle_source: bundle_source(config)?,
+        availability_target: config.availability_target,
+    };
     let tools = AttestorTools {
         node,
         server,
@@ -199,10 +238,21 @@ fn start_actors(
     Ok(endpoint)
 }
 
-fn close_cycles(cache: &Addr<Cache>, synchronizer: &Addr<Synchronizer>, attestor: &Addr<Attestor>) -> anyhow::Result<()> {
-    let report_to = ReportTo { rejected: attestor.clone().recipient(), bundle: attestor.clone().recipient() };
-    synchronizer.try_send(report_to).context("the synchronizer has just been started")?;
-    cache.try_send(ReportMissing(synchronizer.clone().recipient())).context("the cache has just been started")?;
+fn close_cycles(
+    cache: &Addr<Cache>,
+    synchronizer: &Addr<Synchronizer>,
+    attestor: &Addr<Attestor>,
+) -> anyhow::Result<()> {
+    let report_to = ReportTo {
+        rejected: attestor.clone().recipient(),
+        bundle: attestor.clone().recipient(),
+    };
+    synchronizer
+        .try_send(report_to)
+        .context("the synchronizer has just been started")?;
+    cache
+        .try_send(ReportMissing(synchronizer.clone().recipient()))
+        .context("the cache has just been started")?;
     Ok(())
 }
 
@@ -221,7 +271,14 @@ impl Handler<Banned> for Ban {
 
     fn handle(&mut self, _: Banned, _: &mut Self::Context) {
         // Both mailboxes have room for what happens once in a life; if one is gone the process is ending already.
-        if self.cache.try_send(Forget).is_err() || self.endpoint.try_send(EndStreams { text: "agent is banned".into() }).is_err() {
+        if self.cache.try_send(Forget).is_err()
+            || self
+                .endpoint
+                .try_send(EndStreams {
+                    text: "agent is banned".into(),
+                })
+                .is_err()
+        {
             tracing::warn!("identities could not be withdrawn in order");
         }
     }
@@ -231,14 +288,24 @@ fn keys_dir(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     match &config.key_manager {
         config::KeyManager::Memory => Ok(None),
         config::KeyManager::Disk { directory } => Ok(Some(directory.clone())),
-        config::KeyManager::Other(_) => bail!("the configured key manager is not available in this build yet"),
+        config::KeyManager::Other(_) => {
+            bail!("the configured key manager is not available in this build yet")
+        }
     }
 }
 
-fn workload_attestors(config: &Config, proc_root: &Path, clock: &Clock) -> anyhow::Result<Vec<Rc<dyn WorkloadAttestor>>> {
+fn workload_attestors(
+    config: &Config,
+    proc_root: &Path,
+    clock: &Clock,
+) -> anyhow::Result<Vec<Rc<dyn WorkloadAttestor>>> {
     let mut attestors: Vec<Rc<dyn WorkloadAttestor>> = Vec::new();
     for attestor in &config.workload_attestors {
-        if let config::WorkloadAttestor::Unix { discover_workload_path, workload_size_limit } = attestor {
+        if let config::WorkloadAttestor::Unix {
+            discover_workload_path,
+            workload_size_limit,
+        } = attestor
+        {
             let unix = UnixConfig {
                 discover_workload_path: *discover_workload_path,
                 workload_size_limit: *workload_size_limit,
@@ -255,7 +322,10 @@ fn workload_attestors(config: &Config, proc_root: &Path, clock: &Clock) -> anyho
 
 fn bundle_source(config: &Config) -> anyhow::Result<BundleSource> {
     match &config.trust_bundle {
-        config::TrustBundleSource::Path { path, format } => Ok(BundleSource::File { path: path.clone(), format: bundle_format(*format) }),
+        config::TrustBundleSource::Path { path, format } => Ok(BundleSource::File {
+            path: path.clone(),
+            format: bundle_format(*format),
+        }),
         config::TrustBundleSource::Insecure => Ok(BundleSource::Insecure),
         config::TrustBundleSource::Url { .. } | config::TrustBundleSource::WorkloadApi { .. } => {
             bail!("the configured source of the trust bundle is not available in this build yet")
@@ -281,7 +351,9 @@ fn key_type(kind: config::KeyType) -> actors::keys::KeyType {
 /// Shutdown flows against the arrows: callers are told first.
 async fn drain(endpoint: &Addr<Endpoint>) {
     match tokio::time::timeout(SHUTDOWN_LIMIT, endpoint.send(Drain)).await {
-        Ok(Ok(drained)) if drained.cut > 0 => tracing::warn!(connections = drained.cut, "connections had to be cut"),
+        Ok(Ok(drained)) if drained.cut > 0 => {
+            tracing::warn!(connections = drained.cut, "connections had to be cut");
+        }
         Ok(Ok(_)) => {}
         Ok(Err(_)) => tracing::warn!("endpoint was gone already"),
         Err(_) => tracing::warn!("endpoint did not drain in time"),
@@ -321,7 +393,10 @@ fn place(info: &PanicHookInfo<'_>) -> String {
     let Some(location) = info.location() else {
         return "unknown".into();
     };
-    let actor = location.file().rsplit_once("actors/src/").map_or(location.file(), |(_, rest)| rest);
+    let actor = location
+        .file()
+        .rsplit_once("actors/src/")
+        .map_or(location.file(), |(_, rest)| rest);
     let actor = actor.split(['/', '.']).next().unwrap_or(actor);
     format!("{actor} ({}:{})", location.file(), location.line())
 }

@@ -12,7 +12,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle, WrapFuture};
+use actix::{
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient,
+    SpawnHandle, WrapFuture,
+};
 
 use crate::bundle::Bundle;
 use crate::clock::Clock;
@@ -23,7 +26,10 @@ use crate::readiness::{Phase, ReadinessWriter};
 use crate::rotation::draw_renewal;
 use crate::server::{Disposition, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
-use crate::store::{DeleteSvid, KeySlot, LoadIdentity, SaveBundle, SaveSvid, StoreError, StoreHandle, StoredIdentity};
+use crate::store::{
+    DeleteSvid, KeySlot, LoadIdentity, SaveBundle, SaveSvid, StoreError, StoreHandle,
+    StoredIdentity,
+};
 use crate::svid::X509Svid;
 use crate::synchronizer::Attested;
 use attempt::{Attempt, AttemptError, Granted, PendingKey};
@@ -166,18 +172,19 @@ impl Attestor {
             Ok(stored) => stored,
             Err(error) => return self.end(error.to_string(), ctx),
         };
-        for aside in &stored.set_aside {
-            tracing::warn!(
-                path = %aside.path.display(), kept_as = %aside.kept_as.display(), error = %aside.reason,
-                "Stored state was unreadable and has been set aside"
-            );
-        }
         self.state = State::Waiting;
         if !stored.bundle.is_empty() {
-            self.bundle = Some(Arc::new(Bundle::of_certificates(self.config.trust_domain.clone(), stored.bundle.clone())));
+            self.bundle = Some(Arc::new(Bundle::of_certificates(
+                self.config.trust_domain.clone(),
+                stored.bundle.clone(),
+            )));
         }
         match lifecycle::at_start(&stored, &self.config.trust_domain, self.tools.clock.wall()) {
-            Start::Warm { svid, slot, reattestable } => {
+            Start::Warm {
+                svid,
+                slot,
+                reattestable,
+            } => {
                 tracing::info!(spiffe_id = %svid.id, "SVID loaded");
                 self.use_stored(svid, slot, reattestable, ctx);
             }
@@ -189,8 +196,17 @@ impl Attestor {
     }
 
     /// A warm start. A stored SVID without a stored bundle needs the configured one: an identity is never shown to an unverified server.
-    fn use_stored(&mut self, svid: Arc<X509Svid>, slot: KeySlot, reattestable: bool, ctx: &mut Context<Self>) {
-        let bundle = match (&self.bundle, self.config.bundle_source.fetch(&self.config.trust_domain)) {
+    fn use_stored(
+        &mut self,
+        svid: Arc<X509Svid>,
+        slot: KeySlot,
+        reattestable: bool,
+        ctx: &mut Context<Self>,
+    ) {
+        let bundle = match (
+            &self.bundle,
+            self.config.bundle_source.fetch(&self.config.trust_domain),
+        ) {
             (Some(bundle), _) => Arc::clone(bundle),
             (None, Ok(crate::credentials::ServerTrust::Bundle(bundle))) => bundle,
             (None, Ok(crate::credentials::ServerTrust::Insecure)) => {
@@ -204,12 +220,36 @@ impl Attestor {
     }
 
     /// Publishes credentials and draws the instant of their rotation.
-    fn adopt(&mut self, svid: Arc<X509Svid>, slot: KeySlot, reattestable: bool, bundle: Arc<Bundle>, ctx: &mut Context<Self>) {
+    fn adopt(
+        &mut self,
+        svid: Arc<X509Svid>,
+        slot: KeySlot,
+        reattestable: bool,
+        bundle: Arc<Bundle>,
+        ctx: &mut Context<Self>,
+    ) {
         let now = self.tools.clock.wall();
-        let rotate_at = draw_renewal(svid.leaf(), now, self.config.availability_target, &mut self.tools.random).at;
-        self.held = Some(Held { svid: Arc::clone(&svid), slot, reattestable, rotate_at });
+        let rotate_at = draw_renewal(
+            svid.leaf(),
+            now,
+            self.config.availability_target,
+            &mut self.tools.random,
+        )
+        .at;
+        self.held = Some(Held {
+            svid: Arc::clone(&svid),
+            slot,
+            reattestable,
+            rotate_at,
+        });
         self.bundle = Some(Arc::clone(&bundle));
-        self.tools.credentials.send_replace(Some(Arc::new(Credentials { svid, reattestable, bundle })));
+        self.tools
+            .credentials
+            .send_replace(Some(Arc::new(Credentials {
+                svid,
+                reattestable,
+                bundle,
+            })));
         self.retries.reset();
         // A full mailbox cannot be: the synchronizer gets one message per attestation.
         if self.tools.synchronizer.try_send(Attested).is_err() {
@@ -256,20 +296,35 @@ impl Attestor {
             store: self.tools.store.clone(),
             clock: self.tools.clock.clone(),
         };
-        ctx.spawn(attempt.run().into_actor(self).map(|(outcome, pending), this, ctx| {
-            this.pending_key = pending;
-            match outcome {
-                Ok(granted) => this.granted(granted, ctx),
-                Err(error) => this.failed(&error, ctx),
-            }
-        }));
+        ctx.spawn(
+            attempt
+                .run()
+                .into_actor(self)
+                .map(|(outcome, pending), this, ctx| {
+                    this.pending_key = pending;
+                    match outcome {
+                        Ok(granted) => this.granted(granted, ctx),
+                        Err(error) => this.failed(&error, ctx),
+                    }
+                }),
+        );
     }
 
     fn granted(&mut self, granted: Granted, ctx: &mut Context<Self>) {
-        let Granted { way, svid, slot, reattestable, bundle, write_error } = granted;
-        let reattestable = reattestable.unwrap_or_else(|| self.held.as_ref().is_some_and(|held| held.reattestable));
+        let Granted {
+            way,
+            svid,
+            slot,
+            reattestable,
+            bundle,
+            write_error,
+        } = granted;
+        let reattestable = reattestable
+            .unwrap_or_else(|| self.held.as_ref().is_some_and(|held| held.reattestable));
         match way {
-            Way::Attest => tracing::info!(spiffe_id = %svid.id, reattestable, "Node attestation was successful"),
+            Way::Attest => {
+                tracing::info!(spiffe_id = %svid.id, reattestable, "Node attestation was successful");
+            }
             Way::Renew => tracing::info!(spiffe_id = %svid.id, "Agent SVID renewed"),
         }
         if let Some(error) = write_error {
@@ -284,10 +339,18 @@ impl Attestor {
         let now = self.tools.clock.now();
         let held = self.held.as_ref().map(|held| Arc::clone(&held.svid));
         let after = match error {
-            AttemptError::Server(error) => self.retries.after(error, held.as_deref(), now, &mut self.tools.random),
-            AttemptError::Key(_) | AttemptError::Store(_) | AttemptError::Refused(_) | AttemptError::Path(_) | AttemptError::StoreGone => {
+            AttemptError::Server(error) => {
+                self.retries
+                    .after(error, held.as_deref(), now, &mut self.tools.random)
+            }
+            AttemptError::Key(_)
+            | AttemptError::Store(_)
+            | AttemptError::Refused(_)
+            | AttemptError::Path(_)
+            | AttemptError::StoreGone => {
                 let unanswered = ServerError::Proof(error.to_string());
-                self.retries.after(&unanswered, held.as_deref(), now, &mut self.tools.random)
+                self.retries
+                    .after(&unanswered, held.as_deref(), now, &mut self.tools.random)
             }
         };
         match after {
@@ -316,7 +379,10 @@ impl Attestor {
         }
         self.show_attesting(&error.to_string());
         let unavailable = ServerError::Proof(error.to_string());
-        if let AfterFailure::Retry(wait) = self.retries.after(&unavailable, None, now, &mut self.tools.random) {
+        if let AfterFailure::Retry(wait) =
+            self.retries
+                .after(&unavailable, None, now, &mut self.tools.random)
+        {
             tracing::warn!(%error, retry_in = format!("{:.1}s", wait.as_secs_f64()), "No trust bundle yet");
             self.wake_after(wait, ctx);
         }
@@ -332,17 +398,24 @@ impl Attestor {
 
     /// Design D5: the SVID goes from disk, every identity is withdrawn, then the process ends.
     fn banned(&mut self, reason: &str, ctx: &mut Context<Self>) {
-        tracing::error!(error = reason, "Agent is banned: removing SVID and shutting down");
+        tracing::error!(
+            error = reason,
+            "Agent is banned: removing SVID and shutting down"
+        );
         self.state = State::Ended;
         let delete = self.tools.store.delete_svid.send(DeleteSvid);
         let withdraw = self.tools.banned.send(Banned);
         let reason = format!("agent is banned: {reason}");
-        ctx.spawn(async move { (delete.await, withdraw.await) }.into_actor(self).map(|(deleted, _), this, ctx| {
-            if let Ok(Err(error)) = deleted {
-                tracing::error!(%error, "Unable to remove the agent SVID");
-            }
-            this.end(reason, ctx);
-        }));
+        ctx.spawn(
+            async move { (delete.await, withdraw.await) }
+                .into_actor(self)
+                .map(|(deleted, _), this, ctx| {
+                    if let Ok(Err(error)) = deleted {
+                        tracing::error!(%error, "Unable to remove the agent SVID");
+                    }
+                    this.end(reason, ctx);
+                }),
+        );
     }
 
     fn end(&mut self, reason: String, ctx: &mut Context<Self>) {
@@ -355,7 +428,10 @@ impl Attestor {
         let Some(held) = &self.held else {
             return;
         };
-        let save = self.tools.store.save_svid.send(SaveSvid { chain: held.svid.chain().to_vec(), reattestable: held.reattestable });
+        let save = self.tools.store.save_svid.send(SaveSvid {
+            chain: held.svid.chain().to_vec(),
+            reattestable: held.reattestable,
+        });
         ctx.spawn(save.into_actor(self).map(|saved, _, ctx| match saved {
             Ok(Ok(())) => tracing::info!("SVID stored successfully"),
             Ok(Err(_)) => {
@@ -382,7 +458,11 @@ impl Handler<SvidRejected> for Attestor {
     type Result = ();
 
     fn handle(&mut self, rejected: SvidRejected, ctx: &mut Self::Context) {
-        let Some(held) = self.held.clone().filter(|held| held.svid.leaf().serial_hex() == rejected.serial) else {
+        let Some(held) = self
+            .held
+            .clone()
+            .filter(|held| held.svid.leaf().serial_hex() == rejected.serial)
+        else {
             return;
         };
         match (rejected.disposition, self.state) {
@@ -401,7 +481,11 @@ impl Handler<TrustBundle> for Attestor {
     type Result = ();
 
     fn handle(&mut self, TrustBundle(newer): TrustBundle, ctx: &mut Self::Context) {
-        if self.bundle.as_deref().is_some_and(|held| !lifecycle::is_news(held, &newer)) {
+        if self
+            .bundle
+            .as_deref()
+            .is_some_and(|held| !lifecycle::is_news(held, &newer))
+        {
             return;
         }
         self.bundle = Some(Arc::clone(&newer));
@@ -409,11 +493,22 @@ impl Handler<TrustBundle> for Attestor {
             let Some(current) = credentials else {
                 return false;
             };
-            *current = Arc::new(Credentials { bundle: Arc::clone(&newer), ..(**current).clone() });
+            *current = Arc::new(Credentials {
+                bundle: Arc::clone(&newer),
+                ..(**current).clone()
+            });
             true
         });
-        let authorities = newer.x509_authorities().iter().map(|authority| authority.certificate.clone()).collect();
-        let save = self.tools.store.save_bundle.send(SaveBundle { authorities });
+        let authorities = newer
+            .x509_authorities()
+            .iter()
+            .map(|authority| authority.certificate.clone())
+            .collect();
+        let save = self
+            .tools
+            .store
+            .save_bundle
+            .send(SaveBundle { authorities });
         ctx.spawn(save.into_actor(self).map(|saved, this, _| {
             if let Ok(Err(error)) = saved {
                 tracing::error!(%error, "Unable to store the trust bundle");
@@ -433,7 +528,9 @@ impl Handler<Wake> for Attestor {
             return;
         }
         match &self.held {
-            Some(held) if self.tools.clock.wall() < held.rotate_at => self.sleep_until_rotation(ctx),
+            Some(held) if self.tools.clock.wall() < held.rotate_at => {
+                self.sleep_until_rotation(ctx);
+            }
             _ => self.attempt(ctx),
         }
     }

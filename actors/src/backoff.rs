@@ -20,18 +20,29 @@ pub struct Backoff {
 impl Backoff {
     /// Waits from `initial`, growing to `cap`.
     pub fn new(initial: Duration, cap: Duration) -> Self {
-        Self { initial, cap, current: initial }
+        Self {
+            initial,
+            cap,
+            current: initial,
+        }
     }
 
     /// The back-off of the entry sync: from the interval up to the smaller of 8 minutes and 48 intervals (node-side 4.1).
     pub fn for_sync(interval: Duration) -> Self {
-        Self::new(interval, Duration::from_mins(8).min(interval.saturating_mul(48)))
+        Self::new(
+            interval,
+            Duration::from_mins(8).min(interval.saturating_mul(48)),
+        )
     }
 
     /// The next wait, within a tenth of the current step; the step grows.
     pub fn next(&mut self, random: &mut Random) -> Duration {
         let wait = random.around(self.current, JITTER);
-        self.current = if self.current >= self.cap.div_f64(FACTOR) { self.cap } else { self.current.mul_f64(FACTOR) };
+        self.current = if self.current >= self.cap.div_f64(FACTOR) {
+            self.cap
+        } else {
+            self.current.mul_f64(FACTOR)
+        };
         wait
     }
 
@@ -63,11 +74,26 @@ mod tests {
     fn steps_are_those_of_the_reference() {
         let seconds = Duration::from_secs;
 
-        assert_eq!(steps(Backoff::for_sync(seconds(8)), 6), [8_000, 12_000, 18_000, 27_000, 40_500, 60_750]);
-        assert_eq!(steps(Backoff::for_sync(seconds(5)), 12)[9..], [192_216, 240_000, 240_000]);
-        assert_eq!(steps(Backoff::for_sync(seconds(60)), 8)[5..], [455_625, 480_000, 480_000]);
-        assert_eq!(steps(Backoff::for_sync(seconds(86_400)), 3), [86_400_000, 480_000, 480_000]);
-        assert_eq!(steps(Backoff::new(seconds(5), seconds(120)), 10)[8..], [120_000, 120_000]);
+        assert_eq!(
+            steps(Backoff::for_sync(seconds(8)), 6),
+            [8_000, 12_000, 18_000, 27_000, 40_500, 60_750]
+        );
+        assert_eq!(
+            steps(Backoff::for_sync(seconds(5)), 12)[9..],
+            [192_216, 240_000, 240_000]
+        );
+        assert_eq!(
+            steps(Backoff::for_sync(seconds(60)), 8)[5..],
+            [455_625, 480_000, 480_000]
+        );
+        assert_eq!(
+            steps(Backoff::for_sync(seconds(86_400)), 3),
+            [86_400_000, 480_000, 480_000]
+        );
+        assert_eq!(
+            steps(Backoff::new(seconds(5), seconds(120)), 10)[8..],
+            [120_000, 120_000]
+        );
     }
 
     #[test]

@@ -11,7 +11,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use actix::{Actor, AsyncContext, Context, Handler, Message, MessageResult, Recipient, SpawnHandle};
+use actix::{
+    Actor, AsyncContext, Context, Handler, Message, MessageResult, Recipient, SpawnHandle,
+};
 
 use crate::bundle::Bundle;
 use crate::clock::Clock;
@@ -173,8 +175,11 @@ impl Cache {
         let now = self.clock.wall();
         if !changes.is_empty() {
             self.subscribers.drop_dead();
-            self.entries.recount_subscriptions(self.subscribers.selector_sets());
-            self.subscribers.tell(changes, |selectors, before| self.entries.view(selectors, now, Some(before)));
+            self.entries
+                .recount_subscriptions(self.subscribers.selector_sets());
+            self.subscribers.tell(changes, |selectors, before| {
+                self.entries.view(selectors, now, Some(before))
+            });
         }
         if let Some(timer) = self.expiry_timer.take() {
             ctx.cancel_future(timer);
@@ -205,11 +210,17 @@ impl Actor for Cache {
 impl Handler<Subscribe> for Cache {
     type Result = MessageResult<Subscribe>;
 
-    fn handle(&mut self, Subscribe { selectors }: Subscribe, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(
+        &mut self,
+        Subscribe { selectors }: Subscribe,
+        ctx: &mut Self::Context,
+    ) -> Self::Result {
         self.expire(ctx);
         let now = self.clock.wall();
         let missing = self.entries.subscribed(&selectors);
-        let reader = self.subscribers.subscribe(&selectors, |before| self.entries.view(&selectors, now, before));
+        let reader = self.subscribers.subscribe(&selectors, |before| {
+            self.entries.view(&selectors, now, before)
+        });
         if missing && let Some(synchronizer) = &self.missing {
             // A full mailbox means that the synchronizer is about to look for work anyway.
             if synchronizer.try_send(IdentityMissing).is_err() {
@@ -259,7 +270,11 @@ impl Handler<ApplyBundles> for Cache {
 impl Handler<DueForRenewal> for Cache {
     type Result = MessageResult<DueForRenewal>;
 
-    fn handle(&mut self, DueForRenewal { now }: DueForRenewal, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(
+        &mut self,
+        DueForRenewal { now }: DueForRenewal,
+        ctx: &mut Self::Context,
+    ) -> Self::Result {
         self.expire(ctx);
         MessageResult(self.entries.due(now))
     }
@@ -280,7 +295,13 @@ impl Handler<Forget> for Cache {
 
     fn handle(&mut self, _: Forget, ctx: &mut Self::Context) {
         self.entries.clear();
-        self.publish(&Changes { everybody: true, selectors: Vec::new() }, ctx);
+        self.publish(
+            &Changes {
+                everybody: true,
+                selectors: Vec::new(),
+            },
+            ctx,
+        );
     }
 }
 
@@ -288,7 +309,10 @@ impl Handler<DescribeCache> for Cache {
     type Result = MessageResult<DescribeCache>;
 
     fn handle(&mut self, _: DescribeCache, _: &mut Self::Context) -> Self::Result {
-        MessageResult(CacheFacts { subscribers: self.subscribers.count(), ..self.entries.facts() })
+        MessageResult(CacheFacts {
+            subscribers: self.subscribers.count(),
+            ..self.entries.facts()
+        })
     }
 }
 

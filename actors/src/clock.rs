@@ -25,7 +25,10 @@ pub struct Clock(Source);
 #[derive(Debug, Clone)]
 enum Source {
     System,
-    Virtual { epoch: SystemTime, started: tokio::time::Instant },
+    Virtual {
+        epoch: SystemTime,
+        started: tokio::time::Instant,
+    },
 }
 
 impl Clock {
@@ -36,16 +39,25 @@ impl Clock {
 
     /// A clock that shows `epoch` now and then follows tokio's time, paused or not.
     pub fn virtual_from(epoch: SystemTime) -> Self {
-        Self(Source::Virtual { epoch, started: tokio::time::Instant::now() })
+        Self(Source::Virtual {
+            epoch,
+            started: tokio::time::Instant::now(),
+        })
     }
 
     /// Reads both clocks.
     pub fn now(&self) -> Now {
         match &self.0 {
-            Source::System => Now { wall: wall_clock(), boot: boot_clock() },
+            Source::System => Now {
+                wall: wall_clock(),
+                boot: boot_clock(),
+            },
             Source::Virtual { epoch, started } => {
                 let elapsed = started.elapsed();
-                Now { wall: *epoch + elapsed, boot: elapsed }
+                Now {
+                    wall: *epoch + elapsed,
+                    boot: elapsed,
+                }
             }
         }
     }
@@ -82,14 +94,20 @@ pub fn from_unix_seconds(seconds: i64) -> SystemTime {
     date.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the wall clock"
+)]
 fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
 fn boot_clock() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
 }
 
 #[cfg(test)]

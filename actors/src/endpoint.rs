@@ -162,7 +162,7 @@ impl Actor for Endpoint {
 
     fn started(&mut self, _: &mut Self::Context) {
         for (listener, door) in self.doors.drain(..) {
-            tracing::info!(network = "unix", address = %listener.path().display(), apis = door.apis(), "Starting agent APIs");
+            door.announce(listener.path());
             self.accepting
                 .push(tokio::task::spawn_local(accept::serve(listener, door)));
         }
@@ -183,9 +183,7 @@ impl Handler<Drain> for Endpoint {
             }
             // A listener and its file go with its task: nobody connects to an agent that has begun to refuse.
             for task in accepting {
-                if let Err(error) = task.await.map_err(|error| error.is_panic())
-                    && error
-                {
+                if task.await.is_err_and(|error| error.is_panic()) {
                     tracing::error!("accept loop had panicked");
                 }
             }

@@ -22,7 +22,10 @@ pub struct EntryVersion {
 
 /// One registration entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "these are the flags of the wire message")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "these are the flags of the wire message"
+)]
 pub struct Entry {
     /// The server's name for it.
     pub id: EntryId,
@@ -77,7 +80,9 @@ impl EntryId {
 impl Entry {
     /// Whether a certificate signed for `other` may be served for this entry as well (design D21).
     pub fn has_same_identity(&self, other: &Self) -> bool {
-        self.id == other.id && self.spiffe_id == other.spiffe_id && self.version.created_at == other.version.created_at
+        self.id == other.id
+            && self.spiffe_id == other.spiffe_id
+            && self.version.created_at == other.version.created_at
     }
 }
 

@@ -16,7 +16,10 @@ pub type ExitSender = mpsc::UnboundedSender<Exit>;
 
 /// Hands in a request to end with code 1.
 pub fn fail(exit: &ExitSender, reason: impl Into<String>) {
-    let request = Exit { code: 1, reason: reason.into() };
+    let request = Exit {
+        code: 1,
+        reason: reason.into(),
+    };
     if exit.send(request).is_err() {
         tracing::debug!("the process is ending already");
     }

@@ -32,7 +32,10 @@ pub type ReadinessWriter = Arc<watch::Sender<Readiness>>;
 
 /// A fresh pair: attesting, never synced.
 pub fn readiness() -> (ReadinessWriter, ReadinessReader) {
-    let (writer, reader) = watch::channel(Readiness { phase: Phase::Attesting(None), last_sync: None });
+    let (writer, reader) = watch::channel(Readiness {
+        phase: Phase::Attesting(None),
+        last_sync: None,
+    });
     (Arc::new(writer), reader)
 }
 
@@ -43,7 +46,9 @@ impl Phase {
             Self::Attesting(None) => "agent is not attested yet".into(),
             Self::Attesting(Some(error)) => format!("agent is not attested yet: {error}"),
             Self::Syncing(None) => "agent has not synced with the server yet".into(),
-            Self::Syncing(Some(error)) => format!("agent has not synced with the server yet: {error}"),
+            Self::Syncing(Some(error)) => {
+                format!("agent has not synced with the server yet: {error}")
+            }
             Self::Ready => "agent is ready".into(),
         }
     }

@@ -32,16 +32,30 @@ pub struct Renewal {
 
 /// Draws when a certificate issued at `issued` is replaced: when half of its life is left, a tenth sooner or later; sooner with an
 /// `availability_target`. The lifetime is that from `NotBefore` to `NotAfter`.
-pub fn draw_renewal(certificate: &Certificate, issued: SystemTime, availability_target: Option<Duration>, random: &mut Random) -> Renewal {
+pub fn draw_renewal(
+    certificate: &Certificate,
+    issued: SystemTime,
+    availability_target: Option<Duration>,
+    random: &mut Random,
+) -> Renewal {
     let end = certificate.not_after();
-    let lifetime = end.duration_since(certificate.not_before()).unwrap_or_default();
+    let lifetime = end
+        .duration_since(certificate.not_before())
+        .unwrap_or_default();
     let left_at_half_life = random.around(lifetime / 2, JITTER);
     let left_for_target = availability_target
         .filter(|target| lifetime.saturating_sub(*target) > AVAILABILITY_GRACE)
-        .map_or(Duration::ZERO, |target| target + random.up_to(AVAILABILITY_JITTER));
-    let at = end.checked_sub(left_at_half_life.max(left_for_target)).unwrap_or(issued);
+        .map_or(Duration::ZERO, |target| {
+            target + random.up_to(AVAILABILITY_JITTER)
+        });
+    let at = end
+        .checked_sub(left_at_half_life.max(left_for_target))
+        .unwrap_or(issued);
     let at = at.max(issued + SOONEST);
-    Renewal { at, slack: slack(at.duration_since(issued).unwrap_or_default()) }
+    Renewal {
+        at,
+        slack: slack(at.duration_since(issued).unwrap_or_default()),
+    }
 }
 
 /// How long to wait before a failed renewal is tried again. `step` is what its back-off drew; `left` is what is left of the certificate that
@@ -61,23 +75,26 @@ mod tests {
 
     use super::*;
     use crate::testing::certificates::Ca;
-
-    fn epoch() -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
-    }
+    use crate::testing::epoch;
 
     /// What is left of a certificate of this life when it is replaced; back-dated by 10 s, as servers do.
     fn left(life: Duration, target: Option<Duration>, seed: u64) -> Duration {
         let back_dated = Duration::from_secs(10);
-        let svid = Ca::new(epoch()).svid("spiffe://domain.test/web", epoch() - back_dated, epoch() + life);
+        let svid = Ca::new(epoch()).svid(
+            "spiffe://domain.test/web",
+            epoch() - back_dated,
+            epoch() + life,
+        );
         let renewal = draw_renewal(svid.leaf(), epoch(), target, &mut Random::from_seed(seed));
-        svid.not_after().duration_since(renewal.at).unwrap_or_default()
+        svid.not_after()
+            .duration_since(renewal.at)
+            .unwrap_or_default()
     }
 
     #[test]
     fn a_certificate_is_replaced_at_half_of_its_life_a_tenth_sooner_or_later() {
         for seed in 0..20 {
-            let left = left(Duration::from_secs(60), None, seed).as_secs_f64();
+            let left = left(Duration::from_mins(1), None, seed).as_secs_f64();
 
             assert!((31.4..=38.6).contains(&left), "{left}");
         }
@@ -85,9 +102,13 @@ mod tests {
 
     #[test]
     fn instants_are_spread_over_the_whole_window() {
-        let all: Vec<f64> = (0..200).map(|seed| left(Duration::from_hours(1), None, seed).as_secs_f64()).collect();
+        let all: Vec<f64> = (0..200)
+            .map(|seed| left(Duration::from_hours(1), None, seed).as_secs_f64())
+            .collect();
 
-        let (least, most) = all.iter().fold((f64::MAX, 0.0_f64), |(least, most), left| (least.min(*left), most.max(*left)));
+        let (least, most) = all.iter().fold((f64::MAX, 0.0_f64), |(least, most), left| {
+            (least.min(*left), most.max(*left))
+        });
         assert!(most - least > 300.0, "a window of 361 s: {least} to {most}");
     }
 
@@ -96,13 +117,23 @@ mod tests {
         let day = Duration::from_hours(24);
 
         assert!(left(3 * day, Some(2 * day), 1) >= 2 * day);
-        assert!(left(10 * day, Some(day), 1) > 4 * day, "half-life is earlier");
-        assert!(left(day, Some(day), 1) < 14 * day / 24, "a certificate that does not outlive it by 12 h");
+        assert!(
+            left(10 * day, Some(day), 1) > 4 * day,
+            "half-life is earlier"
+        );
+        assert!(
+            left(day, Some(day), 1) < 14 * day / 24,
+            "a certificate that does not outlive it by 12 h"
+        );
     }
 
     #[test]
     fn no_certificate_is_replaced_sooner_than_five_seconds_after_its_issue() {
-        let svid = Ca::new(epoch()).svid("spiffe://domain.test/web", epoch() - Duration::from_secs(10), epoch() + Duration::from_secs(6));
+        let svid = Ca::new(epoch()).svid(
+            "spiffe://domain.test/web",
+            epoch() - Duration::from_secs(10),
+            epoch() + Duration::from_secs(6),
+        );
 
         let renewal = draw_renewal(svid.leaf(), epoch(), None, &mut Random::from_seed(1));
 

@@ -35,7 +35,10 @@ impl Selector {
             ("", _) => Err(SelectorError::EmptyType),
             (k, _) if k.contains(':') => Err(SelectorError::ColonInType),
             (_, "") => Err(SelectorError::EmptyValue),
-            _ => Ok(Self { kind: kind.into(), value: value.into() }),
+            _ => Ok(Self {
+                kind: kind.into(),
+                value: value.into(),
+            }),
         }
     }
 
@@ -119,14 +122,20 @@ mod tests {
     use super::*;
 
     fn set(values: &[&str]) -> SelectorSet {
-        values.iter().map(|value| Selector::new("unix", value).unwrap()).collect()
+        values
+            .iter()
+            .map(|value| Selector::new("unix", value).unwrap())
+            .collect()
     }
 
     #[test]
     fn a_set_is_sorted_and_without_repetition() {
         let set = set(&["uid:2", "uid:1", "uid:2"]);
 
-        assert_eq!(set.iter().map(Selector::value).collect::<Vec<_>>(), ["uid:1", "uid:2"]);
+        assert_eq!(
+            set.iter().map(Selector::value).collect::<Vec<_>>(),
+            ["uid:1", "uid:2"]
+        );
     }
 
     #[test]
@@ -143,6 +152,9 @@ mod tests {
         assert_eq!(Selector::new("", "x"), Err(SelectorError::EmptyType));
         assert_eq!(Selector::new("a:b", "x"), Err(SelectorError::ColonInType));
         assert_eq!(Selector::new("unix", ""), Err(SelectorError::EmptyValue));
-        assert_eq!(Selector::new("docker", "label:a:b").unwrap().to_string(), "docker:label:a:b");
+        assert_eq!(
+            Selector::new("docker", "label:a:b").unwrap().to_string(),
+            "docker:label:a:b"
+        );
     }
 }

@@ -8,6 +8,7 @@ pub const MAX_ID_BYTES: usize = 2048;
 /// Longest trust domain name in bytes (SPIFFE-ID 2.3).
 pub const MAX_TRUST_DOMAIN_BYTES: usize = 255;
 const SCHEME: &str = "spiffe://";
+const SERVER_PATH: &str = "/spire/server";
 
 /// Why a text is no SPIFFE ID or trust domain name. The text itself is not repeated: it may be hostile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,10 +26,14 @@ pub enum IdError {
     #[error("trust domain is missing")]
     MissingTrustDomain,
     /// The trust domain name has a character other than `a-z0-9.-_`.
-    #[error("trust domain characters are limited to lowercase letters, numbers, dots, dashes, and underscores")]
+    #[error(
+        "trust domain characters are limited to lowercase letters, numbers, dots, dashes, and underscores"
+    )]
     TrustDomainCharacter,
     /// The path has a character other than letters, digits and `.-_`.
-    #[error("path segment characters are limited to letters, numbers, dots, dashes, and underscores")]
+    #[error(
+        "path segment characters are limited to letters, numbers, dots, dashes, and underscores"
+    )]
     PathCharacter,
     /// A path segment is empty.
     #[error("path cannot contain empty segments")]
@@ -94,7 +99,10 @@ impl SpiffeId {
         let (name, path) = rest.split_at(name_end);
         check_trust_domain(name)?;
         check_path(path)?;
-        Ok(Self { text: text.into(), path_at: SCHEME.len() + name_end })
+        Ok(Self {
+            text: text.into(),
+            path_at: SCHEME.len() + name_end,
+        })
     }
 
     /// Joins a trust domain and a path (empty, or beginning with a slash).
@@ -107,7 +115,12 @@ impl SpiffeId {
 
     /// The ID that the server of a trust domain proves (SPIRE convention).
     pub fn of_server(trust_domain: &TrustDomain) -> Self {
-        Self::from_parts(trust_domain, "/spire/server").expect("a valid name and a valid path make a valid ID")
+        let text = format!("{}{SERVER_PATH}", trust_domain.id_string());
+        let path_at = text.len() - SERVER_PATH.len();
+        Self {
+            text: text.into(),
+            path_at,
+        }
     }
 
     /// The trust domain's part.
@@ -138,8 +151,13 @@ fn check_trust_domain(name: &str) -> Result<(), IdError> {
     if name.len() > MAX_TRUST_DOMAIN_BYTES {
         return Err(IdError::TooLong(MAX_TRUST_DOMAIN_BYTES));
     }
-    let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'.' | b'-' | b'_');
-    if name.bytes().all(allowed) { Ok(()) } else { Err(IdError::TrustDomainCharacter) }
+    let allowed =
+        |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'.' | b'-' | b'_');
+    if name.bytes().all(allowed) {
+        Ok(())
+    } else {
+        Err(IdError::TrustDomainCharacter)
+    }
 }
 
 fn check_path(path: &str) -> Result<(), IdError> {
@@ -194,7 +212,10 @@ mod tests {
         let id = SpiffeId::parse("spiffe://example.org/a/b").unwrap();
 
         assert_eq!((id.trust_domain_name(), id.path()), ("example.org", "/a/b"));
-        assert_eq!(SpiffeId::from_parts(&id.trust_domain(), "/a/b").unwrap(), id);
+        assert_eq!(
+            SpiffeId::from_parts(&id.trust_domain(), "/a/b").unwrap(),
+            id
+        );
         assert_eq!(SpiffeId::parse("spiffe://example.org").unwrap().path(), "");
     }
 
@@ -223,15 +244,25 @@ mod tests {
             assert_eq!(SpiffeId::parse(text), Err(reason), "{text:?}");
         }
         assert_eq!(TrustDomain::parse(&long_name), Err(IdError::TooLong(255)));
-        assert_eq!(SpiffeId::parse(&format!("spiffe://td/{}", "x".repeat(2048))), Err(IdError::TooLong(2048)));
+        assert_eq!(
+            SpiffeId::parse(&format!("spiffe://td/{}", "x".repeat(2048))),
+            Err(IdError::TooLong(2048))
+        );
     }
 
     #[test]
     fn a_trust_domain_may_be_given_as_an_id() {
-        for text in ["domain.test", "spiffe://domain.test", "spiffe://domain.test/path"] {
+        for text in [
+            "domain.test",
+            "spiffe://domain.test",
+            "spiffe://domain.test/path",
+        ] {
             assert_eq!(TrustDomain::parse(text).unwrap().name(), "domain.test");
         }
         assert_eq!(TrustDomain::parse("domain.test:80"), Err(IdError::Scheme));
-        assert_eq!(TrustDomain::parse("a_b-c.1").unwrap().id_string(), "spiffe://a_b-c.1");
+        assert_eq!(
+            TrustDomain::parse("a_b-c.1").unwrap().id_string(),
+            "spiffe://a_b-c.1"
+        );
     }
 }

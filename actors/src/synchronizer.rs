@@ -13,7 +13,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle, WrapFuture};
+use actix::{
+    Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle,
+    WrapFuture,
+};
 
 use crate::attestor::{SvidRejected, TrustBundle};
 use crate::bundle::Bundle;
@@ -134,11 +137,22 @@ impl Synchronizer {
         let work = self.schedule.work(now);
         if work.is_some() {
             self.busy = true;
-            let round = run(self.tools.clone(), work, self.failures.clone(), self.bundle.clone(), self.random.fork());
-            ctx.spawn(round.into_actor(self).map(|outcome, this, ctx| this.finish(outcome, ctx)));
+            let round = run(
+                self.tools.clone(),
+                work,
+                self.failures.clone(),
+                self.bundle.clone(),
+                self.random.fork(),
+            );
+            ctx.spawn(
+                round
+                    .into_actor(self)
+                    .map(|outcome, this, ctx| this.finish(outcome, ctx)),
+            );
         } else {
             // tokio's timers have a grain of a millisecond: waking early would mean a second nap.
-            self.timer = Some(ctx.notify_later(Tick, self.schedule.nap(now) + Duration::from_millis(1)));
+            self.timer =
+                Some(ctx.notify_later(Tick, self.schedule.nap(now) + Duration::from_millis(1)));
         }
     }
 
@@ -169,7 +183,8 @@ impl Synchronizer {
     fn sync_succeeded(&mut self, bundle: Arc<Bundle>, svid_count: usize) {
         let now = self.tools.clock.now();
         self.keep(bundle);
-        self.schedule.sync_succeeded(now, svid_count, &mut self.random);
+        self.schedule
+            .sync_succeeded(now, svid_count, &mut self.random);
         self.readiness.send_modify(|readiness| {
             readiness.phase = Phase::Ready;
             readiness.last_sync = Some(now.wall);
@@ -177,16 +192,18 @@ impl Synchronizer {
     }
 
     fn sync_failed(&mut self, error: &SyncError) {
-        self.schedule.sync_failed(self.tools.clock.now(), &mut self.random);
+        self.schedule
+            .sync_failed(self.tools.clock.now(), &mut self.random);
         tracing::error!(%error, "Synchronize failed");
         let reason: Arc<str> = error.to_string().into();
-        self.readiness.send_if_modified(|readiness| match &mut readiness.phase {
-            Phase::Syncing(last) => {
-                *last = Some(reason);
-                true
-            }
-            Phase::Attesting(_) | Phase::Ready => false,
-        });
+        self.readiness
+            .send_if_modified(|readiness| match &mut readiness.phase {
+                Phase::Syncing(last) => {
+                    *last = Some(reason);
+                    true
+                }
+                Phase::Attesting(_) | Phase::Ready => false,
+            });
         self.report(error);
     }
 
@@ -194,7 +211,8 @@ impl Synchronizer {
         let now = self.tools.clock.now();
         self.failures = signed.failures;
         self.schedule.renew_at(signed.next);
-        self.schedule.retry_renewal(now, self.failures.next_try(now));
+        self.schedule
+            .retry_renewal(now, self.failures.next_try(now));
         if let Some(error) = signed.error {
             tracing::error!(%error, "Unable to sign X509-SVIDs");
             self.report(&error);
@@ -203,7 +221,8 @@ impl Synchronizer {
 
     fn keep(&mut self, bundle: Arc<Bundle>) {
         let now = self.tools.clock.now();
-        self.schedule.refresh_bundles_every(refresh_interval(&bundle, now.wall), now);
+        self.schedule
+            .refresh_bundles_every(refresh_interval(&bundle, now.wall), now);
         self.bundle = Some(bundle);
     }
 
@@ -216,9 +235,17 @@ impl Synchronizer {
         if error.disposition() == Disposition::Retry && !certificate_rejected {
             return;
         }
-        let serial = self.credentials.borrow().as_ref().map(|credentials| credentials.svid.leaf().serial_hex());
+        let serial = self
+            .credentials
+            .borrow()
+            .as_ref()
+            .map(|credentials| credentials.svid.leaf().serial_hex());
         if let (Some(attestor), Some(serial)) = (&self.rejected, serial) {
-            let message = SvidRejected { serial, disposition: error.disposition(), error: error.clone() };
+            let message = SvidRejected {
+                serial,
+                disposition: error.disposition(),
+                error: error.clone(),
+            };
             // A full mailbox means that the attestor has been told already; the next failing call tells it again.
             if attestor.try_send(message).is_err() {
                 tracing::debug!("attestor is busy");
@@ -275,9 +302,23 @@ impl Handler<Tick> for Synchronizer {
 
 /// Carries out one round. SVIDs are signed after the entries came, so that a new entry is served at once; the cache is asked for its count
 /// when that is done, and only if the sync succeeded. After a failed sync nothing is signed: what is due has a timer of its own.
-async fn run(tools: Tools, work: Work, failures: Failures, bundle: Option<Arc<Bundle>>, random: Random) -> Outcome {
-    let synced = if work.entries { Some(tools.sync().await) } else { None };
-    let refreshed = if work.bundles { Some(tools.refresh_bundles(BTreeSet::new()).await) } else { None };
+async fn run(
+    tools: Tools,
+    work: Work,
+    failures: Failures,
+    bundle: Option<Arc<Bundle>>,
+    random: Random,
+) -> Outcome {
+    let synced = if work.entries {
+        Some(tools.sync().await)
+    } else {
+        None
+    };
+    let refreshed = if work.bundles {
+        Some(tools.refresh_bundles(BTreeSet::new()).await)
+    } else {
+        None
+    };
     let newest = match (&synced, &refreshed) {
         (Some(Err(_)), _) => None,
         (Some(Ok(newest)), _) | (None, Some(Ok(newest))) => Some(Arc::clone(newest)),
@@ -292,16 +333,38 @@ async fn run(tools: Tools, work: Work, failures: Failures, bundle: Option<Arc<Bu
         Some(Err(error)) => Some(Err(error)),
         None => None,
     };
-    Outcome { synced, refreshed, signed }
+    Outcome {
+        synced,
+        refreshed,
+        signed,
+    }
 }
 
 /// How often a bundle is to be looked at: the server's hint, or a tenth of its shortest authority's life (design 4).
 fn refresh_interval(bundle: &Bundle, now: std::time::SystemTime) -> Option<Duration> {
-    let x509 = bundle.x509_authorities().iter().map(|authority| &authority.certificate);
-    let lifetimes = x509.filter_map(|certificate| certificate.not_after().duration_since(certificate.not_before()).ok());
-    let jwt = bundle.jwt_authorities.iter().filter_map(|authority| authority.expires_at?.duration_since(now).ok());
-    let shortest = lifetimes.chain(jwt).min().map(|lifetime| lifetime / REFRESH_SHARE);
-    if bundle.refresh_hint.is_zero() { shortest } else { Some(bundle.refresh_hint) }
+    let x509 = bundle
+        .x509_authorities()
+        .iter()
+        .map(|authority| &authority.certificate);
+    let lifetimes = x509.filter_map(|certificate| {
+        certificate
+            .not_after()
+            .duration_since(certificate.not_before())
+            .ok()
+    });
+    let jwt = bundle
+        .jwt_authorities
+        .iter()
+        .filter_map(|authority| authority.expires_at?.duration_since(now).ok());
+    let shortest = lifetimes
+        .chain(jwt)
+        .min()
+        .map(|lifetime| lifetime / REFRESH_SHARE);
+    if bundle.refresh_hint.is_zero() {
+        shortest
+    } else {
+        Some(bundle.refresh_hint)
+    }
 }
 
 #[cfg(test)]

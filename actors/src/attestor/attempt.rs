@@ -118,22 +118,45 @@ impl Attempt {
 
     /// The new key is on disk before the server is asked: if that fails nothing is asked and the old credential stays good.
     async fn stored_key(&mut self) -> Result<PendingKey, AttemptError> {
-        if let Some(pending) = self.pending_key.take().filter(|pending| pending.slot == self.slot) {
+        if let Some(pending) = self
+            .pending_key
+            .take()
+            .filter(|pending| pending.slot == self.slot)
+        {
             return Ok(pending);
         }
         let key = Arc::new(PrivateKey::generate(KeyType::EcP256)?);
-        self.store.save_key.send(SaveKey { slot: self.slot, key: Arc::clone(&key) }).await??;
-        Ok(PendingKey { slot: self.slot, key })
+        self.store
+            .save_key
+            .send(SaveKey {
+                slot: self.slot,
+                key: Arc::clone(&key),
+            })
+            .await??;
+        Ok(PendingKey {
+            slot: self.slot,
+            key,
+        })
     }
 
     async fn attest(&self, pending: &PendingKey) -> Result<Granted, AttemptError> {
-        let proof = Rc::clone(&self.node).prepare().await.map_err(|error| ServerError::Proof(error.to_string()))?;
+        let proof = Rc::clone(&self.node)
+            .prepare()
+            .await
+            .map_err(|error| ServerError::Proof(error.to_string()))?;
         if let ServerTrust::Insecure = self.trust {
             tracing::warn!("Insecure bootstrap enabled; skipping server certificate verification");
         }
         let csr = pending.key.certificate_request(None)?;
-        let attestation = Rc::clone(&self.server).attest(self.trust.clone(), proof, csr).await?;
-        let svid = lifecycle::accept(attestation.chain, Arc::clone(&pending.key), &self.trust_domain, self.clock.wall())?;
+        let attestation = Rc::clone(&self.server)
+            .attest(self.trust.clone(), proof, csr)
+            .await?;
+        let svid = lifecycle::accept(
+            attestation.chain,
+            Arc::clone(&pending.key),
+            &self.trust_domain,
+            self.clock.wall(),
+        )?;
         let svid = Arc::new(svid);
         let now = self.clock.wall().max(svid.leaf().not_before());
         // The server has dropped the SVID before this one: whatever fails from here on must not cost the new one (weakness W10). Only one that
@@ -148,20 +171,50 @@ impl Attempt {
         if is_doubtful {
             write_error = self.store_svid(&svid, attestation.reattestable).await?;
         }
-        let authorities = bundle.x509_authorities().iter().map(|authority| authority.certificate.clone()).collect();
-        if let Err(error) = self.store.save_bundle.send(SaveBundle { authorities }).await? {
+        let authorities = bundle
+            .x509_authorities()
+            .iter()
+            .map(|authority| authority.certificate.clone())
+            .collect();
+        if let Err(error) = self
+            .store
+            .save_bundle
+            .send(SaveBundle { authorities })
+            .await?
+        {
             tracing::error!(%error, "Unable to store the trust bundle");
         }
-        Ok(Granted { way: Way::Attest, svid, slot: self.slot, reattestable: Some(attestation.reattestable), bundle, write_error })
+        Ok(Granted {
+            way: Way::Attest,
+            svid,
+            slot: self.slot,
+            reattestable: Some(attestation.reattestable),
+            bundle,
+            write_error,
+        })
     }
 
-    async fn store_svid(&self, svid: &X509Svid, reattestable: bool) -> Result<Option<StoreError>, AttemptError> {
-        Ok(self.store.save_svid.send(SaveSvid { chain: svid.chain().to_vec(), reattestable }).await?.err())
+    async fn store_svid(
+        &self,
+        svid: &X509Svid,
+        reattestable: bool,
+    ) -> Result<Option<StoreError>, AttemptError> {
+        Ok(self
+            .store
+            .save_svid
+            .send(SaveSvid {
+                chain: svid.chain().to_vec(),
+                reattestable,
+            })
+            .await?
+            .err())
     }
 
     /// The newest bundle. Where it cannot be had, the one that vouched for the server goes on doing so.
     async fn bundle_after_attestation(&self) -> Result<Arc<Bundle>, AttemptError> {
-        let fetched = Rc::clone(&self.server).bootstrap_bundle(self.trust.clone()).await;
+        let fetched = Rc::clone(&self.server)
+            .bootstrap_bundle(self.trust.clone())
+            .await;
         match (fetched, &self.trust) {
             (Ok(bundle), _) => Ok(Arc::new(bundle)),
             (Err(error), ServerTrust::Bundle(known)) => {
@@ -176,7 +229,12 @@ impl Attempt {
         let csr = pending.key.certificate_request(None)?;
         let chain = Rc::clone(&self.server).renew(csr).await?;
         let now = self.clock.wall();
-        let svid = Arc::new(lifecycle::accept(chain, Arc::clone(&pending.key), &self.trust_domain, now)?);
+        let svid = Arc::new(lifecycle::accept(
+            chain,
+            Arc::clone(&pending.key),
+            &self.trust_domain,
+            now,
+        )?);
         let ServerTrust::Bundle(bundle) = &self.trust else {
             return Err(ServerError::NotAttested.into());
         };
@@ -185,6 +243,13 @@ impl Attempt {
         if let Some(error) = self.store_svid(&svid, false).await? {
             return Err(error.into());
         }
-        Ok(Granted { way: Way::Renew, svid, slot: self.slot, reattestable: None, bundle: Arc::clone(bundle), write_error: None })
+        Ok(Granted {
+            way: Way::Renew,
+            svid,
+            slot: self.slot,
+            reattestable: None,
+            bundle: Arc::clone(bundle),
+            write_error: None,
+        })
     }
 }

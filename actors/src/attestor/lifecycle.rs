@@ -79,12 +79,19 @@ pub fn at_start(stored: &StoredIdentity, trust_domain: &TrustDomain, now: System
     if leaf.not_after() <= now + EXPIRY_SKEW {
         return Start::Cold("the stored SVID has expired");
     }
-    let key = stored.keys.iter().find(|(_, key)| key.public_key_der() == leaf.public_key_der());
+    let key = stored
+        .keys
+        .iter()
+        .find(|(_, key)| key.public_key_der() == leaf.public_key_der());
     let Some((slot, key)) = key else {
         return Start::Cold("no stored key belongs to the stored SVID");
     };
     match X509Svid::new(stored.chain.clone(), Arc::clone(key)) {
-        Ok(svid) if is_agent_of(&svid.id, trust_domain) => Start::Warm { svid: Arc::new(svid), slot: *slot, reattestable: stored.reattestable },
+        Ok(svid) if is_agent_of(&svid.id, trust_domain) => Start::Warm {
+            svid: Arc::new(svid),
+            slot: *slot,
+            reattestable: stored.reattestable,
+        },
         Ok(_) => Start::Cold("the stored SVID belongs to another trust domain"),
         Err(_) => Start::Cold("the stored SVID is damaged"),
     }
@@ -100,12 +107,21 @@ pub fn free_slot(in_use: Option<KeySlot>) -> KeySlot {
 
 /// How an agent with this SVID replaces it.
 pub fn way(reattestable: Option<bool>) -> Way {
-    if reattestable == Some(false) { Way::Renew } else { Way::Attest }
+    if reattestable == Some(false) {
+        Way::Renew
+    } else {
+        Way::Attest
+    }
 }
 
 /// Checks what the server granted: the key asked for, an agent of the trust domain, still valid. The path is checked by the caller, who
 /// knows whether there is a bundle.
-pub fn accept(chain: Vec<Certificate>, key: Arc<PrivateKey>, trust_domain: &TrustDomain, now: SystemTime) -> Result<X509Svid, RefusedAgentSvid> {
+pub fn accept(
+    chain: Vec<Certificate>,
+    key: Arc<PrivateKey>,
+    trust_domain: &TrustDomain,
+    now: SystemTime,
+) -> Result<X509Svid, RefusedAgentSvid> {
     let svid = X509Svid::new(chain, key)?;
     if !is_agent_of(&svid.id, trust_domain) {
         return Err(RefusedAgentSvid::ForeignId(svid.id));
@@ -117,7 +133,11 @@ pub fn accept(chain: Vec<Certificate>, key: Arc<PrivateKey>, trust_domain: &Trus
 }
 
 fn is_agent_of(id: &SpiffeId, trust_domain: &TrustDomain) -> bool {
-    id.trust_domain_name() == trust_domain.name() && id.path().strip_prefix(AGENT_PATH).is_some_and(|rest| !rest.is_empty())
+    id.trust_domain_name() == trust_domain.name()
+        && id
+            .path()
+            .strip_prefix(AGENT_PATH)
+            .is_some_and(|rest| !rest.is_empty())
 }
 
 impl Default for Retries {
@@ -134,7 +154,13 @@ impl Retries {
 
     /// What follows a failed attempt. `held` is the SVID that it was to replace. An agent without a valid SVID that is denied has nothing to
     /// wait for (design D4); in every other case it tries for ever (design D2).
-    pub fn after(&mut self, error: &ServerError, held: Option<&X509Svid>, now: Now, random: &mut Random) -> AfterFailure {
+    pub fn after(
+        &mut self,
+        error: &ServerError,
+        held: Option<&X509Svid>,
+        now: Now,
+        random: &mut Random,
+    ) -> AfterFailure {
         let left = held.map(|svid| now.until(svid.not_after()));
         let holds_valid = left.is_some_and(|left| !left.is_zero());
         let denied = error.code() == Some(tonic::Code::PermissionDenied);

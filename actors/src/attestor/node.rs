@@ -14,8 +14,11 @@ pub trait NodeAttestor: fmt::Debug {
     fn may_attest_again(&self) -> bool;
 
     /// Gathers the evidence for one attestation.
-    fn prepare(self: Rc<Self>) -> Pin<Box<dyn Future<Output = Result<Box<dyn Proof>, EvidenceError>>>>;
+    fn prepare(self: Rc<Self>) -> Evidence;
 }
+
+/// Evidence on its way.
+pub type Evidence = Pin<Box<dyn Future<Output = Result<Box<dyn Proof>, EvidenceError>>>>;
 
 /// The evidence of one attestation.
 pub trait Proof: fmt::Debug {

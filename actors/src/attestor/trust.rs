@@ -55,13 +55,21 @@ impl BundleSource {
         let Self::File { path, format } = self else {
             return Ok(ServerTrust::Insecure);
         };
-        let unreadable = |error: std::io::Error| BundleSourceError::Unreadable { path: path.display().to_string(), reason: error.to_string() };
+        let unreadable = |error: std::io::Error| BundleSourceError::Unreadable {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        };
         let file = std::fs::File::open(path).map_err(unreadable)?;
         let mut text = Vec::new();
-        file.take(MAX_BUNDLE_BYTES).read_to_end(&mut text).map_err(unreadable)?;
+        file.take(MAX_BUNDLE_BYTES)
+            .read_to_end(&mut text)
+            .map_err(unreadable)?;
         let bundle = Bundle::from_file_text(trust_domain, &text, *format);
         bundle
             .map(|bundle| ServerTrust::Bundle(Arc::new(bundle)))
-            .map_err(|reason| BundleSourceError::Unusable { path: path.display().to_string(), reason })
+            .map_err(|reason| BundleSourceError::Unusable {
+                path: path.display().to_string(),
+                reason,
+            })
     }
 }

@@ -45,7 +45,10 @@ enum Holding {
     /// Nothing was ever signed for it, or what was belonged to another identity: callers wait.
     Missing,
     /// An SVID that is served until its renewal and, if renewal fails, until its own end.
-    Held { svid: Arc<X509Svid>, renewal: Renewal },
+    Held {
+        svid: Arc<X509Svid>,
+        renewal: Renewal,
+    },
     /// The entry has changed: the SVID is served until its replacement is signed.
     Outdated { svid: Arc<X509Svid> },
     /// The SVID's end came before its replacement: never served (design D6).
@@ -95,13 +98,21 @@ impl Entries {
 
     /// The versions of all entries.
     pub fn versions(&self) -> KnownEntries {
-        self.records.iter().map(|(id, record)| (id.clone(), record.entry.version)).collect()
+        self.records
+            .iter()
+            .map(|(id, record)| (id.clone(), record.entry.version))
+            .collect()
     }
 
     /// Brings the entries in step with a sync. Callers are told once bundles are there as well.
     pub fn apply(&mut self, sync: EntrySync) -> Changes {
         let mut changes = Changes::default();
-        let gone: Vec<EntryId> = self.records.keys().filter(|id| !sync.present.contains(*id)).cloned().collect();
+        let gone: Vec<EntryId> = self
+            .records
+            .keys()
+            .filter(|id| !sync.present.contains(*id))
+            .cloned()
+            .collect();
         for id in gone {
             if let Some(record) = self.records.remove(&id) {
                 self.index.remove(&id);
@@ -127,14 +138,24 @@ impl Entries {
         let record = match old {
             None => {
                 tracing::debug!(entry = %id, spiffe_id = %entry.spiffe_id, "Entry created");
-                Record { entry, holding: Holding::Missing, subscriptions: 0, refusals: 0 }
+                Record {
+                    entry,
+                    holding: Holding::Missing,
+                    subscriptions: 0,
+                    refusals: 0,
+                }
             }
             Some(old) => {
                 tracing::debug!(entry = %id, spiffe_id = %entry.spiffe_id, "Entry updated");
                 if old.entry.selectors != entry.selectors {
                     changes.selectors.push(old.entry.selectors.clone());
                 }
-                Record { holding: old.holding.after_change(&old.entry, &entry), entry, subscriptions: old.subscriptions, refusals: 0 }
+                Record {
+                    holding: old.holding.after_change(&old.entry, &entry),
+                    entry,
+                    subscriptions: old.subscriptions,
+                    refusals: 0,
+                }
             }
         };
         self.records.insert(id, record);
@@ -142,7 +163,10 @@ impl Entries {
 
     /// Every trust domain that some entry federates with.
     pub fn federated_domains(&self) -> BTreeSet<TrustDomain> {
-        self.records.values().flat_map(|record| record.entry.federates_with.iter().cloned()).collect()
+        self.records
+            .values()
+            .flat_map(|record| record.entry.federates_with.iter().cloned())
+            .collect()
     }
 
     /// Takes new bundles; drops those of domains that no entry names any more.
@@ -157,11 +181,24 @@ impl Entries {
             }
         }
         let named = self.federated_domains();
-        self.bundles.retain(|domain, _| *domain == self.own || named.contains(domain));
-        let federates = |entry: &Entry| entry.federates_with.iter().any(|domain| changed.contains(domain));
-        let concerned = self.records.values().map(|record| &record.entry).filter(|entry| federates(entry));
+        self.bundles
+            .retain(|domain, _| *domain == self.own || named.contains(domain));
+        let federates = |entry: &Entry| {
+            entry
+                .federates_with
+                .iter()
+                .any(|domain| changed.contains(domain))
+        };
+        let concerned = self
+            .records
+            .values()
+            .map(|record| &record.entry)
+            .filter(|entry| federates(entry));
         let selectors = concerned.map(|entry| entry.selectors.clone()).collect();
-        Changes { everybody: changed.contains(&self.own), selectors }
+        Changes {
+            everybody: changed.contains(&self.own),
+            selectors,
+        }
     }
 
     /// The own trust domain's bundle.
@@ -172,14 +209,27 @@ impl Entries {
     /// Takes signed SVIDs. One whose entry has changed its identity meanwhile, or gone, is dropped (design D21).
     pub fn install(&mut self, signed: Vec<Signed>) -> Changes {
         let mut changes = Changes::default();
-        for Signed { entry, svid, renewal } in signed {
-            let Some(record) = self.records.get_mut(&entry.id).filter(|record| record.entry.has_same_identity(&entry)) else {
+        for Signed {
+            entry,
+            svid,
+            renewal,
+        } in signed
+        {
+            let Some(record) = self
+                .records
+                .get_mut(&entry.id)
+                .filter(|record| record.entry.has_same_identity(&entry))
+            else {
                 tracing::debug!(entry = %entry.id, "SVID dropped: its entry changed while it was signed");
                 continue;
             };
             tracing::debug!(entry = %entry.id, spiffe_id = %entry.spiffe_id, "SVID updated");
             record.refusals = 0;
-            record.holding = if record.entry.version == entry.version { Holding::Held { svid, renewal } } else { Holding::Outdated { svid } };
+            record.holding = if record.entry.version == entry.version {
+                Holding::Held { svid, renewal }
+            } else {
+                Holding::Outdated { svid }
+            };
             changes.selectors.push(entry.selectors.clone());
         }
         self.count();
@@ -209,7 +259,9 @@ impl Entries {
             };
             if svid.not_after() < now {
                 tracing::error!(entry = %record.entry.id, spiffe_id = %record.entry.spiffe_id, "X509-SVID has expired and could not be renewed");
-                record.holding = Holding::Expired { since: svid.not_after() };
+                record.holding = Holding::Expired {
+                    since: svid.not_after(),
+                };
                 changes.selectors.push(record.entry.selectors.clone());
             }
         }
@@ -221,30 +273,49 @@ impl Entries {
 
     /// When the next SVID that is held comes to its end.
     pub fn next_expiry(&self) -> Option<SystemTime> {
-        self.records.values().filter_map(|record| record.holding.svid()).map(|svid| svid.not_after()).min()
+        self.records
+            .values()
+            .filter_map(|record| record.holding.svid())
+            .map(|svid| svid.not_after())
+            .min()
     }
 
     /// Which entries need an SVID at `now`, or within the slack of one that they have.
     pub fn due(&self, now: SystemTime) -> Renewals {
         let mut renewals = Renewals::default();
         let mut room = self.prefetch_limit.saturating_sub(self.held);
-        for record in self.records.values().filter(|record| !record.entry.store_svid) {
+        for record in self
+            .records
+            .values()
+            .filter(|record| !record.entry.store_svid)
+        {
             let (due, expires_at) = match &record.holding {
                 Holding::Held { renewal, svid } if renewal.at > now + renewal.slack => {
-                    renewals.next = Some(renewals.next.map_or(renewal.at, |next| next.min(renewal.at)));
+                    renewals.next = Some(
+                        renewals
+                            .next
+                            .map_or(renewal.at, |next| next.min(renewal.at)),
+                    );
                     (false, Some(svid.not_after()))
                 }
-                Holding::Held { svid, .. } | Holding::Outdated { svid } => (true, Some(svid.not_after())),
+                Holding::Held { svid, .. } | Holding::Outdated { svid } => {
+                    (true, Some(svid.not_after()))
+                }
                 Holding::Expired { since } => (true, Some(*since)),
                 Holding::Missing if record.subscriptions > 0 => (true, None),
-                Holding::Missing if record.entry.disable_x509_svid_prefetch || room == 0 => (false, None),
+                Holding::Missing if record.entry.disable_x509_svid_prefetch || room == 0 => {
+                    (false, None)
+                }
                 Holding::Missing => {
                     room -= 1;
                     (true, None)
                 }
             };
             if due {
-                renewals.due.push(Due { entry: Arc::clone(&record.entry), expires_at });
+                renewals.due.push(Due {
+                    entry: Arc::clone(&record.entry),
+                    expires_at,
+                });
             }
         }
         renewals
@@ -286,7 +357,10 @@ impl Entries {
         let (mut incomplete, mut expired) = (false, false);
         for record in matching.iter().filter_map(|id| self.records.get(id)) {
             match record.standing(now) {
-                Standing::Valid(svid) => identities.push(Identity { entry: Arc::clone(&record.entry), svid: Arc::clone(svid) }),
+                Standing::Valid(svid) => identities.push(Identity {
+                    entry: Arc::clone(&record.entry),
+                    svid: Arc::clone(svid),
+                }),
                 Standing::Pending => incomplete = true,
                 Standing::Expired => expired = true,
                 Standing::Refused => {}
@@ -296,14 +370,31 @@ impl Entries {
             let Some(View::Ready(before)) = before else {
                 return View::Waiting(Waiting::Signing);
             };
-            identities.retain(|identity| before.identities.iter().any(|old| old.entry.id == identity.entry.id));
+            identities.retain(|identity| {
+                before
+                    .identities
+                    .iter()
+                    .any(|old| old.entry.id == identity.entry.id)
+            });
         }
         if identities.is_empty() && !matching.is_empty() {
-            return View::Waiting(if expired { Waiting::Expired } else { Waiting::Signing });
+            return View::Waiting(if expired {
+                Waiting::Expired
+            } else {
+                Waiting::Signing
+            });
         }
-        let named = identities.iter().flat_map(|identity| &identity.entry.federates_with);
-        let federated = named.filter_map(|domain| Some((domain.clone(), Arc::clone(self.bundles.get(domain)?)))).collect();
-        View::Ready(Arc::new(WorkloadUpdate { identities, bundle: Arc::clone(bundle), federated }))
+        let named = identities
+            .iter()
+            .flat_map(|identity| &identity.entry.federates_with);
+        let federated = named
+            .filter_map(|domain| Some((domain.clone(), Arc::clone(self.bundles.get(domain)?))))
+            .collect();
+        View::Ready(Arc::new(WorkloadUpdate {
+            identities,
+            bundle: Arc::clone(bundle),
+            federated,
+        }))
     }
 
     /// How many X.509-SVIDs are held for workloads.
@@ -323,13 +414,21 @@ impl Entries {
         CacheFacts {
             entries: self.records.len(),
             x509_svids: self.held,
-            store_records: self.records.values().filter(|record| record.entry.store_svid).count(),
+            store_records: self
+                .records
+                .values()
+                .filter(|record| record.entry.store_svid)
+                .count(),
             ..CacheFacts::default()
         }
     }
 
     fn count(&mut self) {
-        self.held = self.records.values().filter(|record| record.holding.svid().is_some()).count();
+        self.held = self
+            .records
+            .values()
+            .filter(|record| record.holding.svid().is_some())
+            .count();
     }
 }
 
@@ -344,10 +443,22 @@ enum Standing<'a> {
 impl Record {
     fn standing(&self, now: SystemTime) -> Standing<'_> {
         match &self.holding {
-            Holding::Held { svid, .. } | Holding::Outdated { svid } if svid.leaf().is_valid_at(now) => Standing::Valid(svid),
-            Holding::Held { svid, .. } | Holding::Outdated { svid } if svid.leaf().not_before() > now => Standing::Pending,
-            Holding::Held { .. } | Holding::Outdated { .. } | Holding::Expired { .. } => Standing::Expired,
-            Holding::Missing if self.refusals < REFUSALS_BEFORE_SERVING_WITHOUT => Standing::Pending,
+            Holding::Held { svid, .. } | Holding::Outdated { svid }
+                if svid.leaf().is_valid_at(now) =>
+            {
+                Standing::Valid(svid)
+            }
+            Holding::Held { svid, .. } | Holding::Outdated { svid }
+                if svid.leaf().not_before() > now =>
+            {
+                Standing::Pending
+            }
+            Holding::Held { .. } | Holding::Outdated { .. } | Holding::Expired { .. } => {
+                Standing::Expired
+            }
+            Holding::Missing if self.refusals < REFUSALS_BEFORE_SERVING_WITHOUT => {
+                Standing::Pending
+            }
             Holding::Missing => Standing::Refused,
         }
     }
@@ -367,8 +478,13 @@ impl Holding {
             return Self::Missing;
         }
         match self {
-            Self::Held { svid, .. } if old.version.revision != new.version.revision => Self::Outdated { svid },
-            unchanged => unchanged,
+            Self::Held { svid, .. } if old.version.revision != new.version.revision => {
+                Self::Outdated { svid }
+            }
+            unchanged @ (Self::Missing
+            | Self::Held { .. }
+            | Self::Outdated { .. }
+            | Self::Expired { .. }) => unchanged,
         }
     }
 }
@@ -381,13 +497,17 @@ pub fn is_same(one: &View, other: &View) -> bool {
             one.bundle == other.bundle
                 && one.federated == other.federated
                 && one.identities.len() == other.identities.len()
-                && one.identities.iter().zip(&other.identities).all(|(one, other)| {
-                    Arc::ptr_eq(&one.svid, &other.svid)
-                        && one.entry.hint == other.entry.hint
-                        && one.entry.version.created_at == other.entry.version.created_at
-                })
+                && one
+                    .identities
+                    .iter()
+                    .zip(&other.identities)
+                    .all(|(one, other)| {
+                        Arc::ptr_eq(&one.svid, &other.svid)
+                            && one.entry.hint == other.entry.hint
+                            && one.entry.version.created_at == other.entry.version.created_at
+                    })
         }
-        _ => false,
+        (View::Waiting(_), View::Ready(_)) | (View::Ready(_), View::Waiting(_)) => false,
     }
 }
 

@@ -23,7 +23,10 @@ impl SelectorIndex {
         let Some(anchor) = selectors.iter().min_by_key(crowd).cloned() else {
             return;
         };
-        self.anchored.entry(anchor.clone()).or_default().push((id.clone(), selectors.clone()));
+        self.anchored
+            .entry(anchor.clone())
+            .or_default()
+            .push((id.clone(), selectors.clone()));
         self.anchor_of.insert(id.clone(), anchor);
     }
 
@@ -64,7 +67,10 @@ mod tests {
     use super::*;
 
     fn set(values: impl IntoIterator<Item = u8>) -> SelectorSet {
-        values.into_iter().map(|value| Selector::new("unix", &format!("uid:{value}")).unwrap()).collect()
+        values
+            .into_iter()
+            .map(|value| Selector::new("unix", &format!("uid:{value}")).unwrap())
+            .collect()
     }
 
     fn id(number: u8) -> EntryId {
@@ -117,6 +123,9 @@ mod tests {
             index.insert(&id(number), &set([1, 100 + number]));
         }
 
-        assert!(index.anchored.values().all(|entries| entries.len() <= 1), "all 50 share selector 1");
+        assert!(
+            index.anchored.values().all(|entries| entries.len() <= 1),
+            "all 50 share selector 1"
+        );
     }
 }

@@ -20,7 +20,11 @@ pub struct Subscribers {
 
 impl Subscribers {
     /// Adds a caller to the group of its selectors. `look` says what the group is told now, given what it was told before.
-    pub fn subscribe(&mut self, selectors: &SelectorSet, look: impl FnOnce(Option<&View>) -> View) -> ViewReader {
+    pub fn subscribe(
+        &mut self,
+        selectors: &SelectorSet,
+        look: impl FnOnce(Option<&View>) -> View,
+    ) -> ViewReader {
         if let Some(group) = self.groups.get(selectors) {
             let view = look((group.receiver_count() > 0).then_some(&*group.borrow()));
             publish(group, view);
@@ -58,7 +62,10 @@ impl Subscribers {
 
     /// How many callers listen.
     pub fn count(&self) -> usize {
-        self.groups.values().map(watch::Sender::receiver_count).sum()
+        self.groups
+            .values()
+            .map(watch::Sender::receiver_count)
+            .sum()
     }
 }
 

@@ -8,6 +8,7 @@ use tokio::time::{pause, sleep};
 use super::view::{View, Waiting};
 use super::*;
 use crate::testing::certificates::Ca;
+use crate::testing::epoch;
 use crate::testing::probe::Probe;
 use crate::testing::scripted_server::{TRUST_DOMAIN, entry, uid_selectors};
 
@@ -19,29 +20,66 @@ struct World {
 
 fn world() -> World {
     pause();
-    let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
-    let cache = Cache::new(TrustDomain::parse(TRUST_DOMAIN).unwrap(), 1000, clock.clone()).start();
-    World { cache, ca: Ca::new(clock.wall()), clock }
+    let clock = Clock::virtual_from(epoch());
+    let cache = Cache::new(
+        TrustDomain::parse(TRUST_DOMAIN).unwrap(),
+        1000,
+        clock.clone(),
+    )
+    .start();
+    World {
+        cache,
+        ca: Ca::new(clock.wall()),
+        clock,
+    }
 }
 
 impl World {
     async fn sync(&self, entries: Vec<Entry>) {
         let changed: Vec<_> = entries.into_iter().map(Arc::new).collect();
         let present = changed.iter().map(|entry| entry.id.clone()).collect();
-        self.cache.send(ApplyEntries(EntrySync { changed, present, skipped: Vec::new() })).await.unwrap();
-        self.cache.send(ApplyBundles(vec![Arc::new(self.ca.bundle(TRUST_DOMAIN))])).await.unwrap();
+        self.cache
+            .send(ApplyEntries(EntrySync {
+                changed,
+                present,
+                skipped: Vec::new(),
+            }))
+            .await
+            .unwrap();
+        self.cache
+            .send(ApplyBundles(vec![Arc::new(self.ca.bundle(TRUST_DOMAIN))]))
+            .await
+            .unwrap();
     }
 
     async fn sign(&self, entry: &Entry, life: Duration) {
         let now = self.clock.wall();
         let svid = Arc::new(self.ca.svid(entry.spiffe_id.as_str(), now, now + life));
-        let renewal = Renewal { at: now + life / 2, slack: Duration::ZERO };
-        let signed = vec![Signed { entry: Arc::new(entry.clone()), svid, renewal }];
-        self.cache.send(InstallSvids { signed, refused: Vec::new() }).await.unwrap();
+        let renewal = Renewal {
+            at: now + life / 2,
+            slack: Duration::ZERO,
+        };
+        let signed = vec![Signed {
+            entry: Arc::new(entry.clone()),
+            svid,
+            renewal,
+        }];
+        self.cache
+            .send(InstallSvids {
+                signed,
+                refused: Vec::new(),
+            })
+            .await
+            .unwrap();
     }
 
     async fn subscribe(&self, uid: u32) -> ViewReader {
-        self.cache.send(Subscribe { selectors: uid_selectors(uid) }).await.unwrap()
+        self.cache
+            .send(Subscribe {
+                selectors: uid_selectors(uid),
+            })
+            .await
+            .unwrap()
     }
 }
 
@@ -56,21 +94,32 @@ fn identities(view: &View) -> usize {
 async fn a_subscriber_sees_each_complete_set_once() {
     let world = world();
     let mut reader = world.subscribe(1000).await;
-    assert!(matches!(*reader.borrow_and_update(), View::Waiting(Waiting::FirstSync)));
+    assert!(matches!(
+        *reader.borrow_and_update(),
+        View::Waiting(Waiting::FirstSync)
+    ));
 
     world.sync(vec![entry("a", 1000)]).await;
-    assert!(matches!(*reader.borrow_and_update(), View::Waiting(Waiting::Signing)));
+    assert!(matches!(
+        *reader.borrow_and_update(),
+        View::Waiting(Waiting::Signing)
+    ));
     world.sign(&entry("a", 1000), Duration::from_hours(1)).await;
     assert_eq!(identities(&reader.borrow_and_update()), 1);
     world.sync(vec![entry("a", 1000)]).await;
 
-    assert!(!reader.has_changed().unwrap(), "the same set again is not news");
+    assert!(
+        !reader.has_changed().unwrap(),
+        "the same set again is not news"
+    );
 }
 
 #[actix::test]
 async fn a_burst_of_changes_reaches_a_slow_reader_as_the_newest_alone() {
     let world = world();
-    let all: Vec<_> = (0..10).map(|number| entry(&format!("e{number}"), 1000)).collect();
+    let all: Vec<_> = (0..10)
+        .map(|number| entry(&format!("e{number}"), 1000))
+        .collect();
     world.sync(all.clone()).await;
     for entry in &all {
         world.sign(entry, Duration::from_hours(1)).await;
@@ -98,7 +147,10 @@ async fn an_svid_is_withdrawn_when_its_end_comes_without_anybody_asking() {
     sleep(Duration::from_secs(63)).await;
 
     assert!(reader.has_changed().unwrap());
-    assert!(matches!(*reader.borrow_and_update(), View::Waiting(Waiting::Expired)));
+    assert!(matches!(
+        *reader.borrow_and_update(),
+        View::Waiting(Waiting::Expired)
+    ));
 }
 
 #[actix::test]
@@ -142,6 +194,9 @@ async fn groups_whose_callers_have_gone_are_forgotten() {
 
     let kept = world.subscribe(1000).await;
 
-    assert_eq!(world.cache.send(DescribeCache).await.unwrap().subscribers, 1);
+    assert_eq!(
+        world.cache.send(DescribeCache).await.unwrap().subscribers,
+        1
+    );
     drop(kept);
 }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{IoSlice, Result};
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -79,9 +80,17 @@ impl Door {
         }
     }
 
-    /// The services' names, for the log.
-    pub(super) fn apis(&self) -> &'static str {
-        self.routes.apis()
+    /// Says in the log what is served where.
+    pub(super) fn announce(&self, path: &Path) {
+        let (address, apis) = (path.display(), self.routes.apis());
+        match *self.routes {
+            Routes::Public { .. } => {
+                tracing::info!(network = "unix", %address, apis, "Starting agent APIs");
+            }
+            Routes::Admin { .. } => {
+                tracing::info!(network = "unix", %address, apis, "Starting Admin APIs");
+            }
+        }
     }
 
     /// Counts the connection and finds out who it is; `None` if it is closed at once.
@@ -118,6 +127,8 @@ impl Door {
         let mut greeting = pin!(tokio::time::sleep(GREETING_LIMIT));
         let mut is_greeted = false;
         let mut stage = self.gate.stage();
+        // Shutdown may have begun since the connection was accepted: look at once.
+        stage.mark_changed();
         loop {
             // In this order, so that a caller found gone is hung up on before its answer is written.
             tokio::select! {

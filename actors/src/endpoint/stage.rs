@@ -24,6 +24,10 @@ pub(super) type StageReader = watch::Receiver<Stage>;
 
 /// Waits until a call that opened when `stage` was last marked seen has to end, and says why.
 pub(super) async fn ended(stage: &mut StageReader) -> Refusal {
+    // Shutdown may have begun between the arrival of the call and its first step.
+    if matches!(*stage.borrow(), Stage::Draining | Stage::Closed) {
+        return Refusal::ShuttingDown;
+    }
     match stage.changed().await {
         Ok(()) => match &*stage.borrow_and_update() {
             Stage::Revoked(text) => Refusal::Revoked(Arc::clone(text)),

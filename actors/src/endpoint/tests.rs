@@ -3,6 +3,7 @@
 mod bundles;
 mod calls;
 mod connections;
+mod logs;
 mod operators;
 mod shutdown;
 mod world;

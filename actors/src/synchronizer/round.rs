@@ -11,7 +11,9 @@ use super::signing::Failures;
 use super::verify::{self, RefusedSvid};
 use crate::attestor::TrustBundle;
 use crate::bundle::{Bundle, VerifyError};
-use crate::cache::{ApplyBundles, ApplyEntries, Due, DueForRenewal, InstallSvids, KnownVersions, Signed, SvidCount};
+use crate::cache::{
+    ApplyBundles, ApplyEntries, Due, DueForRenewal, InstallSvids, KnownVersions, Signed, SvidCount,
+};
 use crate::clock::{Clock, Now};
 use crate::entry::EntryId;
 use crate::keys::{KeyError, KeyType, PrivateKey};
@@ -138,13 +140,24 @@ impl Tools {
     }
 
     /// Asks for the own bundle and those named. A federated one that fails keeps its last good version (design D11).
-    pub async fn refresh_bundles(&self, federated: BTreeSet<TrustDomain>) -> Result<Arc<Bundle>, SyncError> {
+    pub async fn refresh_bundles(
+        &self,
+        federated: BTreeSet<TrustDomain>,
+    ) -> Result<Arc<Bundle>, SyncError> {
         let own = Arc::new(Rc::clone(&self.server).bundle().await?);
         let mut bundles = vec![Arc::clone(&own)];
-        for domain in federated.into_iter().filter(|domain| *domain != self.trust_domain) {
-            match Rc::clone(&self.server).federated_bundle(domain.clone()).await {
+        for domain in federated
+            .into_iter()
+            .filter(|domain| *domain != self.trust_domain)
+        {
+            match Rc::clone(&self.server)
+                .federated_bundle(domain.clone())
+                .await
+            {
                 Ok(Some(bundle)) => bundles.push(Arc::new(bundle)),
-                Ok(None) => tracing::warn!(trust_domain_id = %domain.id_string(), "Federated bundle not found"),
+                Ok(None) => {
+                    tracing::warn!(trust_domain_id = %domain.id_string(), "Federated bundle not found");
+                }
                 Err(error) => {
                     tracing::warn!(trust_domain_id = %domain.id_string(), %error, "Federated bundle not refreshed; the last good one is kept");
                 }
@@ -161,20 +174,42 @@ impl Tools {
     }
 
     /// Signs what is due, batch by batch, and hands it to the cache. The first failing call ends it; what was signed before is kept.
-    pub async fn sign_due(&self, mut failures: Failures, mut bundle: Arc<Bundle>, mut random: Random) -> SignedRound {
+    pub async fn sign_due(
+        &self,
+        mut failures: Failures,
+        mut bundle: Arc<Bundle>,
+        mut random: Random,
+    ) -> SignedRound {
         let mut error = None;
         loop {
             let now = self.clock.now();
             let renewals = match self.cache.due.send(DueForRenewal { now: now.wall }).await {
                 Ok(renewals) => renewals,
-                Err(gone) => return SignedRound { failures, next: None, error: Some(gone.into()) },
+                Err(gone) => {
+                    return SignedRound {
+                        failures,
+                        next: None,
+                        error: Some(gone.into()),
+                    };
+                }
             };
             failures.retain_due(&renewals.due);
-            let batch: Vec<Due> = failures.select(renewals.due, now).into_iter().take(MAX_SIGNING_BATCH).collect();
+            let batch: Vec<Due> = failures
+                .select(renewals.due, now)
+                .into_iter()
+                .take(MAX_SIGNING_BATCH)
+                .collect();
             if batch.is_empty() || error.is_some() {
-                return SignedRound { failures, next: renewals.next, error };
+                return SignedRound {
+                    failures,
+                    next: renewals.next,
+                    error,
+                };
             }
-            if let Err(failed) = self.sign_batch(&batch, &mut failures, &mut bundle, &mut random).await {
+            if let Err(failed) = self
+                .sign_batch(&batch, &mut failures, &mut bundle, &mut random)
+                .await
+            {
                 for due in &batch {
                     failures.failed(&due.entry.id, due.expires_at, now, &mut random);
                 }
@@ -183,13 +218,22 @@ impl Tools {
         }
     }
 
-    async fn sign_batch(&self, batch: &[Due], failures: &mut Failures, bundle: &mut Arc<Bundle>, random: &mut Random) -> Result<(), SyncError> {
+    async fn sign_batch(
+        &self,
+        batch: &[Due],
+        failures: &mut Failures,
+        bundle: &mut Arc<Bundle>,
+        random: &mut Random,
+    ) -> Result<(), SyncError> {
         let mut keys = Vec::with_capacity(batch.len());
         let mut requests = Vec::with_capacity(batch.len());
         for due in batch {
             tracing::debug!(entry = %due.entry.id, spiffe_id = %due.entry.spiffe_id, "{}", if due.expires_at.is_some() { "Renewing X509-SVID" } else { "Creating X509-SVID" });
             let key = new_key(self.key_type).await?;
-            requests.push(SigningRequest { entry_id: due.entry.id.clone(), csr: key.certificate_request(Some(&due.entry.spiffe_id))? });
+            requests.push(SigningRequest {
+                entry_id: due.entry.id.clone(),
+                csr: key.certificate_request(Some(&due.entry.spiffe_id))?,
+            });
             keys.push(key);
         }
         let answers = Rc::clone(&self.server).sign_x509(requests).await?;
@@ -197,7 +241,10 @@ impl Tools {
         let mut assembled = Vec::with_capacity(batch.len());
         let mut refused = Vec::new();
         for ((due, key), answer) in batch.iter().zip(keys).zip(answers) {
-            match answer.map_err(|refusal| refusal.to_string()).and_then(|chain| assemble(chain, key, due, now)) {
+            match answer
+                .map_err(|refusal| refusal.to_string())
+                .and_then(|chain| assemble(chain, key, due, now))
+            {
                 Ok(svid) => assembled.push((due, svid)),
                 Err(reason) => refuse(due, &reason, &mut refused, failures, now, random),
             }
@@ -208,24 +255,48 @@ impl Tools {
             match verify::check_path(&svid, bundle, now.wall) {
                 Ok(()) => {
                     failures.succeeded(&due.entry.id);
-                    let renewal = draw_renewal(svid.leaf(), now.wall, self.availability_target, random);
-                    signed.push(Signed { entry: Arc::clone(&due.entry), svid: Arc::new(svid), renewal });
+                    let renewal =
+                        draw_renewal(svid.leaf(), now.wall, self.availability_target, random);
+                    signed.push(Signed {
+                        entry: Arc::clone(&due.entry),
+                        svid: Arc::new(svid),
+                        renewal,
+                    });
                 }
-                Err(reason) => refuse(due, &RefusedSvid::from(reason).to_string(), &mut refused, failures, now, random),
+                Err(reason) => refuse(
+                    due,
+                    &RefusedSvid::from(reason).to_string(),
+                    &mut refused,
+                    failures,
+                    now,
+                    random,
+                ),
             }
         }
-        self.cache.install.send(InstallSvids { signed, refused }).await?;
+        self.cache
+            .install
+            .send(InstallSvids { signed, refused })
+            .await?;
         Ok(())
     }
 
     /// Refreshes the bundle once if some SVID was issued by an authority that is not in it: workloads never see an SVID that their bundle
     /// cannot verify (design 4).
-    async fn know_issuers(&self, assembled: &[(&Due, X509Svid)], bundle: &mut Arc<Bundle>, now: Now) {
-        let unknown = |(_, svid): &(&Due, X509Svid)| verify::check_path(svid, bundle, now.wall) == Err(VerifyError::UnknownAuthority);
+    async fn know_issuers(
+        &self,
+        assembled: &[(&Due, X509Svid)],
+        bundle: &mut Arc<Bundle>,
+        now: Now,
+    ) {
+        let unknown = |(_, svid): &(&Due, X509Svid)| {
+            verify::check_path(svid, bundle, now.wall) == Err(VerifyError::UnknownAuthority)
+        };
         if assembled.iter().any(unknown) {
             match self.refresh_bundles(BTreeSet::new()).await {
                 Ok(newer) => *bundle = newer,
-                Err(error) => tracing::warn!(%error, "Bundle not refreshed though an SVID has an unknown issuer"),
+                Err(error) => {
+                    tracing::warn!(%error, "Bundle not refreshed though an SVID has an unknown issuer");
+                }
             }
         }
     }
@@ -236,12 +307,24 @@ impl Tools {
     }
 }
 
-fn assemble(chain: Vec<Certificate>, key: PrivateKey, due: &Due, now: Now) -> Result<X509Svid, String> {
+fn assemble(
+    chain: Vec<Certificate>,
+    key: PrivateKey,
+    due: &Due,
+    now: Now,
+) -> Result<X509Svid, String> {
     verify::assemble(chain, key, &due.entry, now.wall).map_err(|refused| refused.to_string())
 }
 
 /// Says once per try that an entry got no SVID, and starts its gap (design D22).
-fn refuse(due: &Due, reason: &str, refused: &mut Vec<EntryId>, failures: &mut Failures, now: Now, random: &mut Random) {
+fn refuse(
+    due: &Due,
+    reason: &str,
+    refused: &mut Vec<EntryId>,
+    failures: &mut Failures,
+    now: Now,
+    random: &mut Random,
+) {
     tracing::error!(entry = %due.entry.id, spiffe_id = %due.entry.spiffe_id, error = reason, "X509-SVID refused");
     refused.push(due.entry.id.clone());
     failures.failed(&due.entry.id, due.expires_at, now, random);

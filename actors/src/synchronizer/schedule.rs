@@ -89,10 +89,14 @@ impl Schedule {
     /// The agent has credentials: sync at once.
     pub fn attested(&mut self, now: Now) {
         self.entry_sync = match std::mem::replace(&mut self.entry_sync, EntrySync::Off) {
-            EntrySync::Off | EntrySync::First { .. } => {
-                EntrySync::First { retry: Backoff::new(FIRST_SYNC_RETRY, FIRST_SYNC_RETRY_CAP), due: now.boot }
-            }
-            EntrySync::Ticking { wait, .. } => EntrySync::Ticking { due: now.boot, wait },
+            EntrySync::Off | EntrySync::First { .. } => EntrySync::First {
+                retry: Backoff::new(FIRST_SYNC_RETRY, FIRST_SYNC_RETRY_CAP),
+                due: now.boot,
+            },
+            EntrySync::Ticking { wait, .. } => EntrySync::Ticking {
+                due: now.boot,
+                wait,
+            },
             EntrySync::Failing { .. } => EntrySync::Failing { due: now.boot },
         };
     }
@@ -102,8 +106,15 @@ impl Schedule {
         let is_first = matches!(self.entry_sync, EntrySync::Off | EntrySync::First { .. });
         self.backoff.reset();
         let next = self.backoff.next(random);
-        let wait = if is_first || svid_count == 0 { next.min(EMPTY_WAIT) } else { next };
-        self.entry_sync = EntrySync::Ticking { due: now.boot + wait, wait };
+        let wait = if is_first || svid_count == 0 {
+            next.min(EMPTY_WAIT)
+        } else {
+            next
+        };
+        self.entry_sync = EntrySync::Ticking {
+            due: now.boot + wait,
+            wait,
+        };
         self.bundles_refreshed(now);
     }
 
@@ -113,7 +124,9 @@ impl Schedule {
             EntrySync::Off => {}
             EntrySync::First { retry, due } => *due = now.boot + retry.next(random),
             EntrySync::Ticking { .. } | EntrySync::Failing { .. } => {
-                self.entry_sync = EntrySync::Failing { due: now.boot + self.backoff.next(random) };
+                self.entry_sync = EntrySync::Failing {
+                    due: now.boot + self.backoff.next(random),
+                };
             }
         }
     }
@@ -137,7 +150,9 @@ impl Schedule {
 
     /// How often the bundle is to be looked at on its own account: no timer where the entry sync is as frequent.
     pub fn refresh_bundles_every(&mut self, advice: Option<Duration>, now: Now) {
-        self.bundle_interval = advice.map(|advice| advice.max(MIN_BUNDLE_REFRESH)).filter(|advice| *advice < self.sync_interval);
+        self.bundle_interval = advice
+            .map(|advice| advice.max(MIN_BUNDLE_REFRESH))
+            .filter(|advice| *advice < self.sync_interval);
         self.bundles_refreshed(now);
     }
 
@@ -149,9 +164,17 @@ impl Schedule {
     /// How long to sleep.
     pub fn nap(&self, now: Now) -> Duration {
         let boot_timers = [self.entry_sync.due(), self.renewal_retry, self.bundle_due];
-        let soonest = boot_timers.into_iter().flatten().map(|due| due.saturating_sub(now.boot)).min();
+        let soonest = boot_timers
+            .into_iter()
+            .flatten()
+            .map(|due| due.saturating_sub(now.boot))
+            .min();
         let renewal = self.renewal.map(|at| now.until(at));
-        [soonest, renewal, Some(MAX_NAP)].into_iter().flatten().min().unwrap_or(MAX_NAP)
+        [soonest, renewal, Some(MAX_NAP)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(MAX_NAP)
     }
 
     /// What is to be done now: nothing before something is due, then also what is due soon.
@@ -159,11 +182,22 @@ impl Schedule {
         if matches!(self.entry_sync, EntrySync::Off) || !self.nap(now).is_zero() {
             return Work::default();
         }
-        let reached = |due: Option<Duration>, slack: Duration| due.is_some_and(|due| due <= now.boot + slack);
+        let reached =
+            |due: Option<Duration>, slack: Duration| due.is_some_and(|due| due <= now.boot + slack);
         let entries = reached(self.entry_sync.due(), self.entry_sync.slack());
-        let bundles = !entries && reached(self.bundle_due, slack(self.bundle_interval.unwrap_or_default()));
-        let renewals = entries || reached(self.renewal_retry, Duration::ZERO) || self.renewal.is_some_and(|at| at <= now.wall);
-        Work { entries, renewals, bundles }
+        let bundles = !entries
+            && reached(
+                self.bundle_due,
+                slack(self.bundle_interval.unwrap_or_default()),
+            );
+        let renewals = entries
+            || reached(self.renewal_retry, Duration::ZERO)
+            || self.renewal.is_some_and(|at| at <= now.wall);
+        Work {
+            entries,
+            renewals,
+            bundles,
+        }
     }
 }
 
@@ -171,7 +205,9 @@ impl EntrySync {
     fn due(&self) -> Option<Duration> {
         match self {
             Self::Off => None,
-            Self::First { due, .. } | Self::Ticking { due, .. } | Self::Failing { due } => Some(*due),
+            Self::First { due, .. } | Self::Ticking { due, .. } | Self::Failing { due } => {
+                Some(*due)
+            }
         }
     }
 

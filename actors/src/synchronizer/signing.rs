@@ -26,13 +26,27 @@ struct Failure {
 impl Failures {
     /// Leaves out entries whose gap is not over.
     pub fn select(&self, due: Vec<Due>, now: Now) -> Vec<Due> {
-        due.into_iter().filter(|due| self.by_entry.get(&due.entry.id).is_none_or(|failure| failure.next_try <= now.boot)).collect()
+        due.into_iter()
+            .filter(|due| {
+                self.by_entry
+                    .get(&due.entry.id)
+                    .is_none_or(|failure| failure.next_try <= now.boot)
+            })
+            .collect()
     }
 
     /// An entry failed; `expires_at` is the end of the SVID that it has or had.
-    pub fn failed(&mut self, id: &EntryId, expires_at: Option<SystemTime>, now: Now, random: &mut Random) {
-        let failure =
-            self.by_entry.entry(id.clone()).or_insert_with(|| Failure { backoff: Backoff::new(RETRY_INITIAL, RETRY_CAP), next_try: now.boot });
+    pub fn failed(
+        &mut self,
+        id: &EntryId,
+        expires_at: Option<SystemTime>,
+        now: Now,
+        random: &mut Random,
+    ) {
+        let failure = self.by_entry.entry(id.clone()).or_insert_with(|| Failure {
+            backoff: Backoff::new(RETRY_INITIAL, RETRY_CAP),
+            next_try: now.boot,
+        });
         let step = failure.backoff.next(random);
         failure.next_try = now.boot + retry_wait(step, expires_at.map(|end| now.until(end)));
     }
@@ -45,13 +59,17 @@ impl Failures {
     /// Forgets entries that are not due any more: they were removed, or signed.
     pub fn retain_due(&mut self, due: &[Due]) {
         if !self.by_entry.is_empty() {
-            let ids: std::collections::HashSet<&EntryId> = due.iter().map(|due| &due.entry.id).collect();
+            let ids: std::collections::HashSet<&EntryId> =
+                due.iter().map(|due| &due.entry.id).collect();
             self.by_entry.retain(|id, _| ids.contains(id));
         }
     }
 
     /// How long until the next try; `None` = nothing has failed.
     pub fn next_try(&self, now: Now) -> Option<Duration> {
-        self.by_entry.values().map(|failure| failure.next_try.saturating_sub(now.boot)).min()
+        self.by_entry
+            .values()
+            .map(|failure| failure.next_try.saturating_sub(now.boot))
+            .min()
     }
 }

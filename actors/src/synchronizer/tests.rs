@@ -1,7 +1,6 @@
 //! The actor in virtual time: one thread, paused clock, a scripted server, the real cache or one that counts questions.
 
 use std::cell::Cell;
-use std::time::SystemTime;
 
 use actix::{Addr, MessageResult};
 use tokio::sync::watch;
@@ -9,13 +8,19 @@ use tokio::time::{pause, sleep};
 
 use super::*;
 use crate::cache::view::View;
-use crate::cache::{ApplyBundles, ApplyEntries, DueForRenewal, InstallSvids, Cache, KnownVersions, ReportMissing, Subscribe, SvidCount};
+use crate::cache::{
+    ApplyBundles, ApplyEntries, Cache, DueForRenewal, InstallSvids, KnownVersions, ReportMissing,
+    Subscribe, SvidCount,
+};
 use crate::credentials::Credentials;
 use crate::entry::{Entry, EntryVersion};
 use crate::readiness::{ReadinessReader, readiness};
 use crate::testing::certificates::Ca;
+use crate::testing::epoch;
 use crate::testing::probe::{Probe, Seen};
-use crate::testing::scripted_server::{Call, ScriptedServer, TRUST_DOMAIN, entry, uid_selectors, unavailable};
+use crate::testing::scripted_server::{
+    Call, ScriptedServer, TRUST_DOMAIN, entry, uid_selectors, unavailable,
+};
 
 /// How far a gap may be from its base: the jitter and the timer's grain.
 const JITTER: f64 = 0.1;
@@ -41,11 +46,24 @@ async fn world_with(sync_interval: Duration, prepare: impl FnOnce(&ScriptedServe
     prepare(&server);
     let trust_domain = TrustDomain::parse(TRUST_DOMAIN).unwrap();
     let cache = Cache::new(trust_domain.clone(), 1000, clock.clone()).start();
-    let agent = Ca::new(clock.wall()).svid("spiffe://domain.test/spire/agent/test/node", clock.wall(), clock.wall() + Duration::from_hours(1));
-    let credentials = Credentials { svid: Arc::new(agent), reattestable: true, bundle: Arc::new(server.current_bundle()) };
+    let agent = Ca::new(clock.wall()).svid(
+        "spiffe://domain.test/spire/agent/test/node",
+        clock.wall(),
+        clock.wall() + Duration::from_hours(1),
+    );
+    let credentials = Credentials {
+        svid: Arc::new(agent),
+        reattestable: true,
+        bundle: Arc::new(server.current_bundle()),
+    };
     let (_, credentials_reader) = watch::channel(Some(Arc::new(credentials)));
     let (readiness, readiness_reader) = readiness();
-    let config = SynchronizerConfig { trust_domain, sync_interval, key_type: KeyType::EcP256, availability_target: None };
+    let config = SynchronizerConfig {
+        trust_domain,
+        sync_interval,
+        key_type: KeyType::EcP256,
+        availability_target: None,
+    };
     let synchronizer = Synchronizer::new(
         config,
         Rc::clone(&server) as Rc<dyn ServerApi>,
@@ -57,10 +75,23 @@ async fn world_with(sync_interval: Duration, prepare: impl FnOnce(&ScriptedServe
     .start();
     let (rejected, seen) = Probe::start_new();
     let (bundle, _) = Probe::start_new();
-    synchronizer.send(ReportTo { rejected, bundle }).await.unwrap();
-    cache.send(ReportMissing(synchronizer.clone().recipient())).await.unwrap();
+    synchronizer
+        .send(ReportTo { rejected, bundle })
+        .await
+        .unwrap();
+    cache
+        .send(ReportMissing(synchronizer.clone().recipient()))
+        .await
+        .unwrap();
     synchronizer.send(Attested).await.unwrap();
-    World { server, cache, synchronizer, readiness: readiness_reader, rejected: seen, clock }
+    World {
+        server,
+        cache,
+        synchronizer,
+        readiness: readiness_reader,
+        rejected: seen,
+        clock,
+    }
 }
 
 impl World {
@@ -75,14 +106,29 @@ impl World {
         }
         let times = self.server.times(Call::Sync);
         let times = &times[count - last - 1..count];
-        times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect()
+        times
+            .windows(2)
+            .map(|pair| pair[1].checked_sub(pair[0]).unwrap().as_secs_f64())
+            .collect()
     }
 
     async fn svid_ids(&self, uid: u32) -> Option<Vec<String>> {
-        let reader = self.cache.send(Subscribe { selectors: uid_selectors(uid) }).await.unwrap();
+        let reader = self
+            .cache
+            .send(Subscribe {
+                selectors: uid_selectors(uid),
+            })
+            .await
+            .unwrap();
         let view = reader.borrow().clone();
         match view {
-            View::Ready(update) => Some(update.identities.iter().map(|identity| identity.svid.id.to_string()).collect()),
+            View::Ready(update) => Some(
+                update
+                    .identities
+                    .iter()
+                    .map(|identity| identity.svid.id.to_string())
+                    .collect(),
+            ),
             View::Waiting(_) => None,
         }
     }
@@ -91,14 +137,21 @@ impl World {
 /// Stops tokio's time and shows a date in 2027 that moves with it.
 fn virtual_clock() -> Clock {
     pause();
-    Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000))
+    Clock::virtual_from(epoch())
 }
 
 fn assert_gaps(gaps: &[f64], bases: &[f64]) {
     assert_eq!(gaps.len(), bases.len(), "{gaps:?}");
     for (gap, base) in gaps.iter().zip(bases) {
-        let low = if *base <= 5.0 { base * (1.0 - JITTER) } else { base * (1.0 - JITTER) - GRAIN };
-        assert!(*gap >= low && *gap <= base * (1.0 + JITTER) + GRAIN, "{gaps:?}, expected {bases:?}");
+        let low = if *base <= 5.0 {
+            base * (1.0 - JITTER)
+        } else {
+            base * (1.0 - JITTER) - GRAIN
+        };
+        assert!(
+            *gap >= low && *gap <= base * (1.0 + JITTER) + GRAIN,
+            "{gaps:?}, expected {bases:?}"
+        );
     }
 }
 
@@ -107,7 +160,10 @@ async fn looks_every_five_seconds(interval: Duration) {
 
     let gaps = world.gaps_of_last(5, 4).await;
 
-    assert!(gaps.iter().all(|gap| (4.9..=5.0 + GRAIN).contains(gap)), "{gaps:?}");
+    assert!(
+        gaps.iter().all(|gap| (4.9..=5.0 + GRAIN).contains(gap)),
+        "{gaps:?}"
+    );
 }
 
 #[actix::test]
@@ -122,7 +178,10 @@ async fn an_empty_agent_looks_every_five_seconds_with_an_interval_of_a_month() {
 
 #[actix::test]
 async fn an_agent_with_an_svid_waits_its_full_interval_after_an_early_first_tick() {
-    let world = world_with(Duration::from_mins(1), |server| server.set_entries([entry("web", 1000)])).await;
+    let world = world_with(Duration::from_mins(1), |server| {
+        server.set_entries([entry("web", 1000)]);
+    })
+    .await;
 
     let gaps = world.gaps_of_last(5, 4).await;
 
@@ -138,7 +197,10 @@ async fn the_sync_that_brings_the_first_svid_ends_the_clamp() {
     let gaps = world.gaps_of_last(7, 3).await;
 
     assert_gaps(&gaps, &[5.0, 60.0, 60.0]);
-    assert_eq!(world.svid_ids(1000).await.unwrap(), ["spiffe://domain.test/web"]);
+    assert_eq!(
+        world.svid_ids(1000).await.unwrap(),
+        ["spiffe://domain.test/web"]
+    );
 }
 
 #[actix::test]
@@ -174,7 +236,10 @@ async fn an_interval_shorter_than_the_clamp_is_never_stretched() {
 
 #[actix::test]
 async fn the_first_sync_is_retried_soon_even_with_an_interval_of_a_month() {
-    let world = world_with(Duration::from_hours(24 * 30), |server| server.fail(Call::Sync, unavailable(), 3)).await;
+    let world = world_with(Duration::from_hours(24 * 30), |server| {
+        server.fail(Call::Sync, unavailable(), 3);
+    })
+    .await;
 
     let gaps = world.gaps_of_last(4, 3).await;
 
@@ -198,7 +263,11 @@ async fn the_cache_is_asked_for_its_count_once_after_each_success_and_never_afte
     let asked = Rc::new(Cell::new(0));
     let clock = virtual_clock();
     let server = ScriptedServer::new(&clock);
-    let counting = CountingCache { svids: 1, asked: Rc::clone(&asked) }.start();
+    let counting = CountingCache {
+        svids: 1,
+        asked: Rc::clone(&asked),
+    }
+    .start();
     let tools = Tools {
         server: Rc::clone(&server) as Rc<dyn ServerApi>,
         cache: CacheHandle::of(&counting),
@@ -208,8 +277,20 @@ async fn the_cache_is_asked_for_its_count_once_after_each_success_and_never_afte
         availability_target: None,
         clock,
     };
-    let all = Work { entries: true, renewals: true, bundles: false };
-    let round = || run(tools.clone(), all, Failures::default(), None, Random::from_seed(1));
+    let all = Work {
+        entries: true,
+        renewals: true,
+        bundles: false,
+    };
+    let round = || {
+        run(
+            tools.clone(),
+            all,
+            Failures::default(),
+            None,
+            Random::from_seed(1),
+        )
+    };
 
     let good = round().await;
     assert_eq!((good.synced.unwrap().unwrap().1, asked.get()), (1, 1));
@@ -248,29 +329,49 @@ answers!(SvidCount, this => {
 #[actix::test]
 async fn with_a_long_interval_svids_are_renewed_by_their_own_timers_without_a_sync() {
     let world = world_with(Duration::from_mins(10), |server| {
-        server.svid_ttl.set(Duration::from_secs(60));
+        server.svid_ttl.set(Duration::from_mins(1));
         server.set_entries([entry("web", 1000)]);
     })
     .await;
     world.pass(6).await;
     let syncs = world.server.count(Call::Sync);
-    let mut reader = world.cache.send(Subscribe { selectors: uid_selectors(1000) }).await.unwrap();
+    let mut reader = world
+        .cache
+        .send(Subscribe {
+            selectors: uid_selectors(1000),
+        })
+        .await
+        .unwrap();
 
     for _ in 0..500 {
         world.pass(1).await;
-        let View::Ready(update) = reader.borrow_and_update().clone() else { panic!("never without an identity") };
-        let left = update.identities[0].svid.not_after().duration_since(world.clock.wall()).expect("never expired");
+        let View::Ready(update) = reader.borrow_and_update().clone() else {
+            panic!("never without an identity")
+        };
+        let left = update.identities[0]
+            .svid
+            .not_after()
+            .duration_since(world.clock.wall())
+            .expect("never expired");
         assert!(left > Duration::from_secs(20), "{left:?}");
     }
 
-    assert_eq!(world.server.count(Call::Sync), syncs, "a renewal is no entry sync");
-    assert!((18..=26).contains(&world.server.count(Call::Sign)), "{}", world.server.count(Call::Sign));
+    assert_eq!(
+        world.server.count(Call::Sync),
+        syncs,
+        "a renewal is no entry sync"
+    );
+    assert!(
+        (18..=26).contains(&world.server.count(Call::Sign)),
+        "{}",
+        world.server.count(Call::Sign)
+    );
 }
 
 #[actix::test]
 async fn an_outage_longer_than_an_svid_withdraws_it_in_time_and_recovers_by_itself() {
     let world = world_with(Duration::from_secs(5), |server| {
-        server.svid_ttl.set(Duration::from_secs(60));
+        server.svid_ttl.set(Duration::from_mins(1));
         server.set_entries([entry("web", 1000)]);
     })
     .await;
@@ -281,11 +382,18 @@ async fn an_outage_longer_than_an_svid_withdraws_it_in_time_and_recovers_by_itse
         world.server.fail(call, unavailable(), usize::MAX);
     }
     world.pass(90).await;
-    assert_eq!(world.svid_ids(1000).await, None, "an expired SVID is never served");
+    assert_eq!(
+        world.svid_ids(1000).await,
+        None,
+        "an expired SVID is never served"
+    );
     world.server.mend();
     world.pass(125).await;
 
-    assert_eq!(world.svid_ids(1000).await.unwrap(), ["spiffe://domain.test/web"]);
+    assert_eq!(
+        world.svid_ids(1000).await.unwrap(),
+        ["spiffe://domain.test/web"]
+    );
 }
 
 #[actix::test]
@@ -298,15 +406,22 @@ async fn one_entry_that_cannot_be_signed_costs_few_calls_and_not_its_neighbours(
 
     world.pass(60).await;
 
-    assert_eq!(world.svid_ids(1001).await.unwrap(), ["spiffe://domain.test/good"]);
+    assert_eq!(
+        world.svid_ids(1001).await.unwrap(),
+        ["spiffe://domain.test/good"]
+    );
     assert_eq!(world.svid_ids(1000).await, None);
-    assert!(world.server.count(Call::Sign) <= 15, "{}", world.server.count(Call::Sign));
+    assert!(
+        world.server.count(Call::Sign) <= 15,
+        "{}",
+        world.server.count(Call::Sign)
+    );
 }
 
 #[actix::test]
 async fn an_svid_for_another_id_is_refused_and_the_last_good_one_kept() {
     let world = world_with(Duration::from_secs(5), |server| {
-        server.svid_ttl.set(Duration::from_secs(60));
+        server.svid_ttl.set(Duration::from_mins(1));
         server.set_entries([entry("web", 1000)]);
     })
     .await;
@@ -316,7 +431,10 @@ async fn an_svid_for_another_id_is_refused_and_the_last_good_one_kept() {
     world.pass(35).await;
 
     assert!(world.server.count(Call::Sign) >= 2);
-    assert_eq!(world.svid_ids(1000).await.unwrap(), ["spiffe://domain.test/web"]);
+    assert_eq!(
+        world.svid_ids(1000).await.unwrap(),
+        ["spiffe://domain.test/web"]
+    );
 }
 
 #[actix::test]
@@ -327,17 +445,24 @@ async fn an_svid_of_an_unknown_issuer_waits_for_the_bundle_that_names_it() {
     world.server.rotate_authority(false);
     world.server.set_entries([entry("web", 1000)]);
     world.pass(20).await;
-    assert_eq!(world.svid_ids(1000).await, None, "workloads could not verify it");
+    assert_eq!(
+        world.svid_ids(1000).await,
+        None,
+        "workloads could not verify it"
+    );
     world.server.publish_authority();
     world.pass(30).await;
 
-    assert_eq!(world.svid_ids(1000).await.unwrap(), ["spiffe://domain.test/web"]);
+    assert_eq!(
+        world.svid_ids(1000).await.unwrap(),
+        ["spiffe://domain.test/web"]
+    );
 }
 
 #[actix::test]
 async fn a_new_authority_is_fetched_before_the_svid_it_signed_is_published() {
     let world = world_with(Duration::from_hours(24), |server| {
-        server.svid_ttl.set(Duration::from_secs(60));
+        server.svid_ttl.set(Duration::from_mins(1));
         server.set_entries([entry("web", 1000)]);
     })
     .await;
@@ -347,29 +472,58 @@ async fn a_new_authority_is_fetched_before_the_svid_it_signed_is_published() {
     world.server.rotate_authority(true);
     world.pass(35).await;
 
-    assert_eq!(world.server.count(Call::Bundle), bundles + 1, "once, because the issuer was unknown");
-    let reader = world.cache.send(Subscribe { selectors: uid_selectors(1000) }).await.unwrap();
-    let View::Ready(update) = reader.borrow().clone() else { panic!("served") };
-    assert_eq!(update.bundle.verify(update.identities[0].svid.chain(), world.clock.wall()), Ok(()));
+    assert_eq!(
+        world.server.count(Call::Bundle),
+        bundles + 1,
+        "once, because the issuer was unknown"
+    );
+    let reader = world
+        .cache
+        .send(Subscribe {
+            selectors: uid_selectors(1000),
+        })
+        .await
+        .unwrap();
+    let View::Ready(update) = reader.borrow().clone() else {
+        panic!("served")
+    };
+    assert_eq!(
+        update
+            .bundle
+            .verify(update.identities[0].svid.chain(), world.clock.wall()),
+        Ok(())
+    );
 }
 
 #[actix::test]
 async fn a_changed_entry_gets_a_new_svid_and_a_remade_one_never_the_old_certificate() {
-    let world = world_with(Duration::from_secs(5), |server| server.set_entries([entry("web", 1000)])).await;
+    let world = world_with(Duration::from_secs(5), |server| {
+        server.set_entries([entry("web", 1000)]);
+    })
+    .await;
     world.pass(6).await;
     let mut changed = entry("web", 1000);
-    changed.version = EntryVersion { revision: 1, created_at: 1 };
+    changed.version = EntryVersion {
+        revision: 1,
+        created_at: 1,
+    };
 
     world.server.set_entries([changed]);
     world.pass(6).await;
     assert_eq!(world.server.count(Call::Sign), 2);
     let mut remade = entry("other", 1000);
     remade.id = crate::testing::scripted_server::entry_id("web");
-    remade.version = EntryVersion { revision: 1, created_at: 2 };
+    remade.version = EntryVersion {
+        revision: 1,
+        created_at: 2,
+    };
     world.server.set_entries([remade]);
     world.pass(6).await;
 
-    assert_eq!(world.svid_ids(1000).await.unwrap(), ["spiffe://domain.test/other"]);
+    assert_eq!(
+        world.svid_ids(1000).await.unwrap(),
+        ["spiffe://domain.test/other"]
+    );
 }
 
 #[actix::test]
@@ -399,21 +553,40 @@ async fn a_rejection_is_reported_to_the_attestor_with_the_serial_it_concerns() {
 async fn a_failing_federated_bundle_keeps_its_last_good_version_and_the_sync_goes_on() {
     let other = TrustDomain::parse("other.test").unwrap();
     let world = world_with(Duration::from_secs(5), |server| {
-        server.set_federated(Ca::new(SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)).bundle("other.test"));
-        server.set_entries([Entry { federates_with: vec![TrustDomain::parse("other.test").unwrap()], ..entry("web", 1000) }]);
+        server.set_federated(Ca::new(epoch()).bundle("other.test"));
+        server.set_entries([Entry {
+            federates_with: vec![TrustDomain::parse("other.test").unwrap()],
+            ..entry("web", 1000)
+        }]);
     })
     .await;
     world.pass(1).await;
 
-    world.server.fail(Call::FederatedBundle, unavailable(), usize::MAX);
+    world
+        .server
+        .fail(Call::FederatedBundle, unavailable(), usize::MAX);
     world.server.set_entries([
-        Entry { federates_with: vec![other.clone()], ..entry("web", 1000) },
+        Entry {
+            federates_with: vec![other.clone()],
+            ..entry("web", 1000)
+        },
         entry("late", 1001),
     ]);
     world.pass(12).await;
 
-    assert_eq!(world.svid_ids(1001).await.unwrap(), ["spiffe://domain.test/late"]);
-    let reader = world.cache.send(Subscribe { selectors: uid_selectors(1000) }).await.unwrap();
-    let View::Ready(update) = reader.borrow().clone() else { panic!("served") };
+    assert_eq!(
+        world.svid_ids(1001).await.unwrap(),
+        ["spiffe://domain.test/late"]
+    );
+    let reader = world
+        .cache
+        .send(Subscribe {
+            selectors: uid_selectors(1000),
+        })
+        .await
+        .unwrap();
+    let View::Ready(update) = reader.borrow().clone() else {
+        panic!("served")
+    };
     assert!(update.federated.contains_key(&other));
 }

@@ -31,10 +31,18 @@ pub enum RefusedSvid {
 
 /// Joins a signed chain and its key after checking that they are the entry's, and of use. A certificate that is not valid yet is taken: it is
 /// not handed out before its time.
-pub fn assemble(chain: Vec<Certificate>, key: PrivateKey, entry: &Entry, now: SystemTime) -> Result<X509Svid, RefusedSvid> {
+pub fn assemble(
+    chain: Vec<Certificate>,
+    key: PrivateKey,
+    entry: &Entry,
+    now: SystemTime,
+) -> Result<X509Svid, RefusedSvid> {
     let svid = X509Svid::new(chain, key)?;
     if svid.id != entry.spiffe_id {
-        return Err(RefusedSvid::ForeignId { found: svid.id.to_string(), expected: entry.spiffe_id.to_string() });
+        return Err(RefusedSvid::ForeignId {
+            found: svid.id.to_string(),
+            expected: entry.spiffe_id.to_string(),
+        });
     }
     if svid.not_after() <= now {
         return Err(RefusedSvid::Expired);

@@ -21,7 +21,9 @@ where
     /// Starts a probe: where to send, and what came.
     pub fn start_new() -> (Recipient<M>, Seen<M>) {
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let probe = Self { seen: Arc::clone(&seen) };
+        let probe = Self {
+            seen: Arc::clone(&seen),
+        };
         (probe.start().recipient(), Seen(seen))
     }
 }
@@ -44,6 +46,9 @@ where
     type Result = ();
 
     fn handle(&mut self, message: M, _: &mut Self::Context) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(message);
     }
 }

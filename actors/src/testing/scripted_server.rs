@@ -1,5 +1,10 @@
 //! A server that answers what a test says, signs with a real authority, and keeps a log of calls by the virtual clock.
 
+#![expect(
+    clippy::missing_panics_doc,
+    reason = "a test that misuses its tools is to panic"
+)]
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::certificates::Ca;
-use crate::attestor::node::{EvidenceError, NodeAttestor, Proof};
+use crate::attestor::node::{Evidence, EvidenceError, NodeAttestor, Proof};
 use crate::bundle::Bundle;
 use crate::clock::Clock;
 use crate::credentials::ServerTrust;
@@ -105,14 +110,18 @@ impl ScriptedServer {
         *self.bundle.borrow_mut() = None;
     }
 
-    /// The bundle of another trust domain; none = NOT_FOUND.
+    /// The bundle of another trust domain; none = `NOT_FOUND`.
     pub fn set_federated(&self, bundle: Bundle) {
-        self.federated.borrow_mut().insert(bundle.trust_domain.clone(), bundle);
+        self.federated
+            .borrow_mut()
+            .insert(bundle.trust_domain.clone(), bundle);
     }
 
     /// Answers a call with an error, so many times.
     pub fn fail(&self, call: Call, error: ServerError, times: usize) {
-        self.faults.borrow_mut().insert(call, Fault { error, times });
+        self.faults
+            .borrow_mut()
+            .insert(call, Fault { error, times });
     }
 
     /// Answers everything again.
@@ -127,7 +136,12 @@ impl ScriptedServer {
 
     /// When a call was made, by the boot clock.
     pub fn times(&self, call: Call) -> Vec<Duration> {
-        self.log.borrow().iter().filter(|(logged, _)| *logged == call).map(|(_, at)| *at).collect()
+        self.log
+            .borrow()
+            .iter()
+            .filter(|(logged, _)| *logged == call)
+            .map(|(_, at)| *at)
+            .collect()
     }
 
     /// How often a call was made.
@@ -137,7 +151,10 @@ impl ScriptedServer {
 
     /// The bundle as callers get it.
     pub fn current_bundle(&self) -> Bundle {
-        self.bundle.borrow().clone().unwrap_or_else(|| self.ca.borrow().bundle(TRUST_DOMAIN))
+        self.bundle
+            .borrow()
+            .clone()
+            .unwrap_or_else(|| self.ca.borrow().bundle(TRUST_DOMAIN))
     }
 
     fn enter(&self, call: Call) -> Result<(), ServerError> {
@@ -154,7 +171,9 @@ impl ScriptedServer {
 
     fn issue(&self, csr: &[u8], id: &str, ttl: Duration) -> Vec<Certificate> {
         let now = self.clock.wall();
-        self.ca.borrow().chain_for_request(csr, id, now - BACK_DATED, now + ttl)
+        self.ca
+            .borrow()
+            .chain_for_request(csr, id, now - BACK_DATED, now + ttl)
     }
 
     fn sign(&self, request: &SigningRequest) -> Result<Vec<Certificate>, SigningRefusal> {
@@ -162,18 +181,34 @@ impl ScriptedServer {
         let entry = entries.iter().find(|entry| entry.id == request.entry_id);
         match entry.filter(|entry| !self.refused_entries.borrow().contains(&entry.id)) {
             Some(entry) => {
-                let id = self.wrong_id.borrow().clone().unwrap_or_else(|| entry.spiffe_id.to_string());
+                let id = self
+                    .wrong_id
+                    .borrow()
+                    .clone()
+                    .unwrap_or_else(|| entry.spiffe_id.to_string());
                 Ok(self.issue(&request.csr, &id, self.svid_ttl.get()))
             }
-            None => Err(SigningRefusal { code: tonic::Code::NotFound, message: "entry not found or not authorized".into() }),
+            None => Err(SigningRefusal {
+                code: tonic::Code::NotFound,
+                message: "entry not found or not authorized".into(),
+            }),
         }
     }
 }
 
 impl ServerApi for ScriptedServer {
-    fn attest(self: Rc<Self>, _: ServerTrust, _: Box<dyn Proof>, csr: Vec<u8>) -> Reply<Attestation> {
+    fn attest(
+        self: Rc<Self>,
+        _: ServerTrust,
+        _: Box<dyn Proof>,
+        csr: Vec<u8>,
+    ) -> Reply<Attestation> {
         let answer = self.enter(Call::Attest).map(|()| Attestation {
-            chain: self.issue(&csr, "spiffe://domain.test/spire/agent/test/node", self.agent_ttl.get()),
+            chain: self.issue(
+                &csr,
+                "spiffe://domain.test/spire/agent/test/node",
+                self.agent_ttl.get(),
+            ),
             reattestable: self.reattestable.get(),
         });
         Box::pin(ready(answer))
@@ -184,7 +219,13 @@ impl ServerApi for ScriptedServer {
     }
 
     fn renew(self: Rc<Self>, csr: Vec<u8>) -> Reply<Vec<Certificate>> {
-        let answer = self.enter(Call::Renew).map(|()| self.issue(&csr, "spiffe://domain.test/spire/agent/test/node", self.agent_ttl.get()));
+        let answer = self.enter(Call::Renew).map(|()| {
+            self.issue(
+                &csr,
+                "spiffe://domain.test/spire/agent/test/node",
+                self.agent_ttl.get(),
+            )
+        });
         Box::pin(ready(answer))
     }
 
@@ -192,7 +233,11 @@ impl ServerApi for ScriptedServer {
         let answer = self.enter(Call::Sync).map(|()| {
             let entries = self.entries.borrow();
             EntrySync {
-                changed: entries.iter().filter(|entry| known.get(&entry.id) != Some(&entry.version)).cloned().collect(),
+                changed: entries
+                    .iter()
+                    .filter(|entry| known.get(&entry.id) != Some(&entry.version))
+                    .cloned()
+                    .collect(),
                 present: entries.iter().map(|entry| entry.id.clone()).collect(),
                 skipped: Vec::new(),
             }
@@ -201,15 +246,25 @@ impl ServerApi for ScriptedServer {
     }
 
     fn bundle(self: Rc<Self>) -> Reply<Bundle> {
-        Box::pin(ready(self.enter(Call::Bundle).map(|()| self.current_bundle())))
+        Box::pin(ready(
+            self.enter(Call::Bundle).map(|()| self.current_bundle()),
+        ))
     }
 
     fn federated_bundle(self: Rc<Self>, trust_domain: TrustDomain) -> Reply<Option<Bundle>> {
-        Box::pin(ready(self.enter(Call::FederatedBundle).map(|()| self.federated.borrow().get(&trust_domain).cloned())))
+        Box::pin(ready(
+            self.enter(Call::FederatedBundle)
+                .map(|()| self.federated.borrow().get(&trust_domain).cloned()),
+        ))
     }
 
-    fn sign_x509(self: Rc<Self>, requests: Vec<SigningRequest>) -> Reply<Vec<Result<Vec<Certificate>, SigningRefusal>>> {
-        let answer = self.enter(Call::Sign).map(|()| requests.iter().map(|request| self.sign(request)).collect());
+    fn sign_x509(
+        self: Rc<Self>,
+        requests: Vec<SigningRequest>,
+    ) -> Reply<Vec<Result<Vec<Certificate>, SigningRefusal>>> {
+        let answer = self
+            .enter(Call::Sign)
+            .map(|()| requests.iter().map(|request| self.sign(request)).collect());
         Box::pin(ready(answer))
     }
 
@@ -218,7 +273,9 @@ impl ServerApi for ScriptedServer {
 
 impl fmt::Debug for ScriptedServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScriptedServer").field("log", &self.log).finish_non_exhaustive()
+        f.debug_struct("ScriptedServer")
+            .field("log", &self.log)
+            .finish_non_exhaustive()
     }
 }
 
@@ -238,7 +295,7 @@ impl NodeAttestor for TrustedNode {
         true
     }
 
-    fn prepare(self: Rc<Self>) -> std::pin::Pin<Box<dyn Future<Output = Result<Box<dyn Proof>, EvidenceError>>>> {
+    fn prepare(self: Rc<Self>) -> Evidence {
         Box::pin(ready(Ok(Box::new(TrustedProof) as Box<dyn Proof>)))
     }
 }
@@ -253,13 +310,18 @@ impl Proof for TrustedProof {
     }
 
     fn respond(&mut self, _: &[u8]) -> Result<Vec<u8>, EvidenceError> {
-        Err(EvidenceError::Challenge("nobody challenges this node".into()))
+        Err(EvidenceError::Challenge(
+            "nobody challenges this node".into(),
+        ))
     }
 }
 
 /// An error that passes by itself.
 pub fn unavailable() -> ServerError {
-    ServerError::Unreachable { peer: "127.0.0.1:8081".into(), reason: "told to fail".into() }
+    ServerError::Unreachable {
+        peer: "127.0.0.1:8081".into(),
+        reason: "told to fail".into(),
+    }
 }
 
 /// An entry ID.
@@ -272,10 +334,14 @@ pub fn entry(id: &str, uid: u32) -> Entry {
     let trust_domain = TrustDomain::parse(TRUST_DOMAIN).expect("a valid name");
     Entry {
         id: entry_id(id),
-        spiffe_id: SpiffeId::from_parts(&trust_domain, &format!("/{id}")).expect("tests name valid paths"),
+        spiffe_id: SpiffeId::from_parts(&trust_domain, &format!("/{id}"))
+            .expect("tests name valid paths"),
         selectors: uid_selectors(uid),
         federates_with: Vec::new(),
-        version: EntryVersion { revision: 0, created_at: 1 },
+        version: EntryVersion {
+            revision: 0,
+            created_at: 1,
+        },
         hint: String::new(),
         admin: false,
         downstream: false,
@@ -287,5 +353,6 @@ pub fn entry(id: &str, uid: u32) -> Entry {
 
 /// The selectors `unix:uid:<uid>`.
 pub fn uid_selectors(uid: u32) -> SelectorSet {
-    std::iter::once(Selector::new("unix", &format!("uid:{uid}")).expect("a valid selector")).collect()
+    std::iter::once(Selector::new("unix", &format!("uid:{uid}")).expect("a valid selector"))
+        .collect()
 }

@@ -105,19 +105,14 @@ impl NodeAuthority {
         ])
         .arg(&pkcs8));
         match (encoding, kind) {
-            (Encoding::Pkcs8, _) => fs::copy(&pkcs8, &key)
-                .map(drop)
-                .expect("the key can be copied"),
+            (Encoding::Pkcs8, _) => fs::rename(&pkcs8, &key).expect("the key can be renamed"),
             (Encoding::Traditional, KeyKind::Rsa(_)) => {
-                drop(run(openssl(&["rsa", "-traditional", "-in"])
-                    .arg(&pkcs8)
-                    .arg("-out")
-                    .arg(&key)))
+                let mut convert = openssl(&["rsa", "-traditional", "-in"]);
+                run(convert.arg(&pkcs8).arg("-out").arg(&key));
             }
-            (Encoding::Traditional, KeyKind::Ec(_)) => drop(run(openssl(&["ec", "-in"])
-                .arg(&pkcs8)
-                .arg("-out")
-                .arg(&key))),
+            (Encoding::Traditional, KeyKind::Ec(_)) => {
+                run(openssl(&["ec", "-in"]).arg(&pkcs8).arg("-out").arg(&key));
+            }
         }
 
         run(

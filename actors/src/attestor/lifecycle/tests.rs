@@ -4,12 +4,9 @@ use super::*;
 use crate::keys::KeyType;
 use crate::server::DeniedReason;
 use crate::testing::certificates::Ca;
+use crate::testing::epoch;
 
 const AGENT: &str = "spiffe://domain.test/spire/agent/x509pop/abc";
-
-fn epoch() -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
-}
 
 fn hours(hours: u64) -> Duration {
     Duration::from_hours(hours)
@@ -20,29 +17,56 @@ fn domain() -> TrustDomain {
 }
 
 fn stored(svid: &X509Svid, keys: Vec<(KeySlot, Arc<PrivateKey>)>) -> StoredIdentity {
-    StoredIdentity { chain: svid.chain().to_vec(), keys, reattestable: true, ..StoredIdentity::default() }
+    StoredIdentity {
+        chain: svid.chain().to_vec(),
+        keys,
+        reattestable: true,
+        ..StoredIdentity::default()
+    }
 }
 
 fn status(code: tonic::Code, reason: Option<DeniedReason>) -> ServerError {
-    ServerError::Status { call: "AttestAgent", code, message: "told to fail".into(), reason }
+    ServerError::Status {
+        call: "AttestAgent",
+        code,
+        message: "told to fail".into(),
+        reason,
+    }
 }
 
 #[test]
 fn a_valid_stored_svid_with_its_key_needs_no_attestation() {
     let svid = Ca::new(epoch()).svid(AGENT, epoch(), epoch() + hours(1));
     let other = Arc::new(PrivateKey::generate(KeyType::EcP256).unwrap());
-    let stored = stored(&svid, vec![(KeySlot::A, other), (KeySlot::B, Arc::clone(&svid.key))]);
+    let stored = stored(
+        &svid,
+        vec![(KeySlot::A, other), (KeySlot::B, Arc::clone(&svid.key))],
+    );
 
-    let Start::Warm { svid: found, slot, reattestable } = at_start(&stored, &domain(), epoch()) else { panic!("warm") };
+    let Start::Warm {
+        svid: found,
+        slot,
+        reattestable,
+    } = at_start(&stored, &domain(), epoch())
+    else {
+        panic!("warm")
+    };
 
-    assert_eq!((found.id.as_str(), slot, reattestable), (AGENT, KeySlot::B, true));
+    assert_eq!(
+        (found.id.as_str(), slot, reattestable),
+        (AGENT, KeySlot::B, true)
+    );
 }
 
 #[test]
 fn everything_else_on_disk_means_a_new_attestation() {
     let ca = Ca::new(epoch());
     let svid = ca.svid(AGENT, epoch() - hours(2), epoch() + Duration::from_secs(1));
-    let foreign = ca.svid("spiffe://other.test/spire/agent/x", epoch(), epoch() + hours(1));
+    let foreign = ca.svid(
+        "spiffe://other.test/spire/agent/x",
+        epoch(),
+        epoch() + hours(1),
+    );
     let workload = ca.svid("spiffe://domain.test/web", epoch(), epoch() + hours(1));
     let good = ca.svid(AGENT, epoch(), epoch() + hours(1));
     let other = Arc::new(PrivateKey::generate(KeyType::EcP256).unwrap());
@@ -57,7 +81,10 @@ fn everything_else_on_disk_means_a_new_attestation() {
     ];
 
     for (name, stored) in table {
-        assert!(matches!(at_start(&stored, &domain(), epoch()), Start::Cold(_)), "{name}");
+        assert!(
+            matches!(at_start(&stored, &domain(), epoch()), Start::Cold(_)),
+            "{name}"
+        );
     }
 }
 
@@ -80,15 +107,43 @@ fn a_granted_svid_is_checked_against_key_name_and_date() {
     let ca = Ca::new(epoch());
     let key = Arc::new(PrivateKey::generate(KeyType::EcP256).unwrap());
     let chain = |id: &str, until| ca.chain_for_key(&key, id, epoch(), until);
-    let check = |chain, key: &Arc<PrivateKey>| accept(chain, Arc::clone(key), &domain(), epoch() + hours(1));
+    let check = |chain, key: &Arc<PrivateKey>| {
+        accept(chain, Arc::clone(key), &domain(), epoch() + hours(1))
+    };
     let other_key = Arc::new(PrivateKey::generate(KeyType::EcP256).unwrap());
 
-    assert_eq!(check(chain(AGENT, epoch() + hours(2)), &key).unwrap().id.as_str(), AGENT);
-    assert_eq!(check(vec![], &key).unwrap_err(), RefusedAgentSvid::Certificate(CertificateError::Missing));
-    assert_eq!(check(chain(AGENT, epoch() + hours(2)), &other_key).unwrap_err(), RefusedAgentSvid::Certificate(CertificateError::ForeignKey));
-    assert_eq!(check(chain(AGENT, epoch() + hours(1)), &key).unwrap_err(), RefusedAgentSvid::Expired);
-    for id in ["spiffe://domain.test/web", "spiffe://other.test/spire/agent/x", "spiffe://domain.test/spire/agent", "spiffe://domain.test/spire/server"] {
-        assert!(matches!(check(chain(id, epoch() + hours(2)), &key).unwrap_err(), RefusedAgentSvid::ForeignId(_)), "{id}");
+    assert_eq!(
+        check(chain(AGENT, epoch() + hours(2)), &key)
+            .unwrap()
+            .id
+            .as_str(),
+        AGENT
+    );
+    assert_eq!(
+        check(vec![], &key).unwrap_err(),
+        RefusedAgentSvid::Certificate(CertificateError::Missing)
+    );
+    assert_eq!(
+        check(chain(AGENT, epoch() + hours(2)), &other_key).unwrap_err(),
+        RefusedAgentSvid::Certificate(CertificateError::ForeignKey)
+    );
+    assert_eq!(
+        check(chain(AGENT, epoch() + hours(1)), &key).unwrap_err(),
+        RefusedAgentSvid::Expired
+    );
+    for id in [
+        "spiffe://domain.test/web",
+        "spiffe://other.test/spire/agent/x",
+        "spiffe://domain.test/spire/agent",
+        "spiffe://domain.test/spire/server",
+    ] {
+        assert!(
+            matches!(
+                check(chain(id, epoch() + hours(2)), &key).unwrap_err(),
+                RefusedAgentSvid::ForeignId(_)
+            ),
+            "{id}"
+        );
     }
 }
 
@@ -96,9 +151,14 @@ fn a_granted_svid_is_checked_against_key_name_and_date() {
 fn only_an_agent_without_a_valid_svid_ends_when_it_is_denied() {
     let svid = Ca::new(epoch()).svid(AGENT, epoch(), epoch() + hours(1));
     let denied = status(tonic::Code::PermissionDenied, None);
-    let banned = status(tonic::Code::PermissionDenied, Some(DeniedReason::AgentBanned));
+    let banned = status(
+        tonic::Code::PermissionDenied,
+        Some(DeniedReason::AgentBanned),
+    );
     let later = status(tonic::Code::ResourceExhausted, None);
-    let unknown = ServerError::UnknownAuthority { peer: "127.0.0.1:1".into() };
+    let unknown = ServerError::UnknownAuthority {
+        peer: "127.0.0.1:1".into(),
+    };
     let (before, after) = (Some((&svid, hours(0))), Some((&svid, hours(2))));
     let table = [
         ("denied, no SVID", &denied, None, true),
@@ -111,8 +171,16 @@ fn only_an_agent_without_a_valid_svid_ends_when_it_is_denied() {
 
     for (name, error, held, exits) in table {
         let elapsed = held.map_or(hours(0), |(_, elapsed)| elapsed);
-        let now = Now { wall: epoch() + elapsed, boot: elapsed };
-        let outcome = Retries::default().after(error, held.map(|(svid, _)| svid), now, &mut Random::from_seed(1));
+        let now = Now {
+            wall: epoch() + elapsed,
+            boot: elapsed,
+        };
+        let outcome = Retries::default().after(
+            error,
+            held.map(|(svid, _)| svid),
+            now,
+            &mut Random::from_seed(1),
+        );
         assert_eq!(matches!(outcome, AfterFailure::Exit(_)), exits, "{name}");
     }
 }
@@ -121,8 +189,13 @@ fn only_an_agent_without_a_valid_svid_ends_when_it_is_denied() {
 fn retries_grow_from_five_seconds_to_two_minutes_and_start_again_after_a_success() {
     let mut retries = Retries::default();
     let mut random = Random::from_seed(3);
-    let error = ServerError::UnknownAuthority { peer: "127.0.0.1:1".into() };
-    let now = Now { wall: epoch(), boot: Duration::ZERO };
+    let error = ServerError::UnknownAuthority {
+        peer: "127.0.0.1:1".into(),
+    };
+    let now = Now {
+        wall: epoch(),
+        boot: Duration::ZERO,
+    };
     let mut wait = || match retries.after(&error, None, now, &mut random) {
         AfterFailure::Retry(wait) => wait.as_secs_f64(),
         AfterFailure::Exit(reason) => panic!("{reason}"),
@@ -134,5 +207,7 @@ fn retries_grow_from_five_seconds_to_two_minutes_and_start_again_after_a_success
     assert!(waits[1] > 6.7 && waits[1] < 8.3, "{waits:?}");
     assert!(waits[11] > 107.0 && waits[11] < 133.0, "{waits:?}");
     retries.reset();
-    assert!(matches!(retries.after(&error, None, now, &mut random), AfterFailure::Retry(wait) if wait < Duration::from_secs(6)));
+    assert!(
+        matches!(retries.after(&error, None, now, &mut random), AfterFailure::Retry(wait) if wait < Duration::from_secs(6))
+    );
 }

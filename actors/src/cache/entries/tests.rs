@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::entry::EntryVersion;
 use crate::testing::certificates::Ca;
+use crate::testing::epoch;
 use crate::testing::scripted_server::{TRUST_DOMAIN, entry, entry_id, uid_selectors};
 
 struct World {
@@ -14,7 +15,7 @@ struct World {
 }
 
 fn world(prefetch_limit: usize) -> World {
-    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    let now = epoch();
     let ca = Ca::new(now);
     let mut entries = Entries::new(TrustDomain::parse(TRUST_DOMAIN).unwrap(), prefetch_limit);
     entries.apply_bundles(vec![Arc::new(ca.bundle(TRUST_DOMAIN))]);
@@ -25,13 +26,28 @@ impl World {
     fn sync(&mut self, entries: impl IntoIterator<Item = Entry>) -> Changes {
         let changed: Vec<_> = entries.into_iter().map(Arc::new).collect();
         let present = changed.iter().map(|entry| entry.id.clone()).collect();
-        self.entries.apply(EntrySync { changed, present, skipped: Vec::new() })
+        self.entries.apply(EntrySync {
+            changed,
+            present,
+            skipped: Vec::new(),
+        })
     }
 
     fn svid(&self, entry: &Entry, life: Duration) -> Signed {
-        let svid = Arc::new(self.ca.svid(entry.spiffe_id.as_str(), self.now - Duration::from_secs(10), self.now + life));
-        let renewal = Renewal { at: self.now + life / 2, slack: life / 20 };
-        Signed { entry: Arc::new(entry.clone()), svid, renewal }
+        let svid = Arc::new(self.ca.svid(
+            entry.spiffe_id.as_str(),
+            self.now - Duration::from_secs(10),
+            self.now + life,
+        ));
+        let renewal = Renewal {
+            at: self.now + life / 2,
+            slack: life / 20,
+        };
+        Signed {
+            entry: Arc::new(entry.clone()),
+            svid,
+            renewal,
+        }
     }
 
     fn sign(&mut self, entry: &Entry, life: Duration) -> Changes {
@@ -48,13 +64,22 @@ impl World {
     }
 
     fn due(&self) -> Vec<String> {
-        self.entries.due(self.now).due.iter().map(|due| due.entry.id.to_string()).collect()
+        self.entries
+            .due(self.now)
+            .due
+            .iter()
+            .map(|due| due.entry.id.to_string())
+            .collect()
     }
 }
 
 fn ids(view: &View) -> Vec<String> {
     match view {
-        View::Ready(update) => update.identities.iter().map(|identity| identity.entry.id.to_string()).collect(),
+        View::Ready(update) => update
+            .identities
+            .iter()
+            .map(|identity| identity.entry.id.to_string())
+            .collect(),
         View::Waiting(why) => vec![format!("{why:?}")],
     }
 }
@@ -64,7 +89,13 @@ fn minutes(minutes: u64) -> Duration {
 }
 
 fn with_revision(entry: Entry, revision: i64) -> Entry {
-    Entry { version: EntryVersion { revision, ..entry.version }, ..entry }
+    Entry {
+        version: EntryVersion {
+            revision,
+            ..entry.version
+        },
+        ..entry
+    }
 }
 
 #[test]
@@ -74,7 +105,11 @@ fn callers_wait_until_the_first_sync() {
 
     world.sync([]);
 
-    assert_eq!(world.ids(1000), Vec::<String>::new(), "nothing matches: no identity issued");
+    assert_eq!(
+        world.ids(1000),
+        Vec::<String>::new(),
+        "nothing matches: no identity issued"
+    );
 }
 
 #[test]
@@ -90,7 +125,11 @@ fn d09_a_set_is_never_partial() {
     assert_eq!(ids(&complete), ["a", "b"], "in entry-ID order");
 
     world.sync([a, b, entry("c", 1000)]);
-    assert_eq!(ids(&world.view(1000, Some(&complete))), ["a", "b"], "the complete set stays until the next one is complete");
+    assert_eq!(
+        ids(&world.view(1000, Some(&complete))),
+        ["a", "b"],
+        "the complete set stays until the next one is complete"
+    );
 }
 
 #[test]
@@ -112,10 +151,16 @@ fn entries_match_callers_that_have_all_their_selectors() {
     let mut world = world(10);
     world.sync([entry("mine", 1000), entry("other", 1001)]);
     for id in ["mine", "other"] {
-        world.sign(&entry(id, if id == "mine" { 1000 } else { 1001 }), minutes(60));
+        world.sign(
+            &entry(id, if id == "mine" { 1000 } else { 1001 }),
+            minutes(60),
+        );
     }
 
-    assert_eq!((world.ids(1000), world.ids(1001), world.ids(1002)), (vec!["mine".to_owned()], vec!["other".to_owned()], vec![]));
+    assert_eq!(
+        (world.ids(1000), world.ids(1001), world.ids(1002)),
+        (vec!["mine".to_owned()], vec!["other".to_owned()], vec![])
+    );
 }
 
 #[test]
@@ -128,13 +173,24 @@ fn d06_an_expired_svid_is_never_served_and_the_rest_is() {
     assert_eq!(world.ids(1000), ["long", "short"]);
 
     world.now += minutes(2);
-    assert_eq!(world.ids(1000), ["long"], "by its date alone, before the cache has noticed");
+    assert_eq!(
+        world.ids(1000),
+        ["long"],
+        "by its date alone, before the cache has noticed"
+    );
     world.entries.expire(world.now);
-    assert_eq!((world.ids(1000), world.entries.svid_count()), (vec!["long".to_owned()], 1));
+    assert_eq!(
+        (world.ids(1000), world.entries.svid_count()),
+        (vec!["long".to_owned()], 1)
+    );
     world.now += minutes(120);
     world.entries.expire(world.now);
 
-    assert_eq!(world.ids(1000), ["Expired"], "not `no identity issued`: the caller is entitled");
+    assert_eq!(
+        world.ids(1000),
+        ["Expired"],
+        "not `no identity issued`: the caller is entitled"
+    );
     assert_eq!(world.due(), ["long", "short"], "renewal goes on");
 }
 
@@ -143,9 +199,20 @@ fn an_svid_of_the_future_is_not_handed_out() {
     let mut world = world(10);
     let web = entry("web", 1000);
     world.sync([web.clone()]);
-    let svid = Arc::new(world.ca.svid("spiffe://domain.test/web", world.now + minutes(1), world.now + minutes(60)));
+    let svid = Arc::new(world.ca.svid(
+        "spiffe://domain.test/web",
+        world.now + minutes(1),
+        world.now + minutes(60),
+    ));
 
-    world.entries.install(vec![Signed { entry: Arc::new(web), svid, renewal: Renewal { at: world.now + minutes(30), slack: minutes(0) } }]);
+    world.entries.install(vec![Signed {
+        entry: Arc::new(web),
+        svid,
+        renewal: Renewal {
+            at: world.now + minutes(30),
+            slack: minutes(0),
+        },
+    }]);
 
     assert_eq!(world.ids(1000), ["Signing"]);
     world.now += minutes(2);
@@ -159,8 +226,17 @@ fn d21_an_entry_made_anew_under_its_id_never_shows_the_old_certificate() {
     world.sync([old.clone()]);
     world.sign(&old, minutes(60));
     let remade = [
-        Entry { spiffe_id: crate::spiffe_id::SpiffeId::parse("spiffe://domain.test/other").unwrap(), ..old.clone() },
-        Entry { version: EntryVersion { created_at: 2, ..old.version }, ..old.clone() },
+        Entry {
+            spiffe_id: crate::spiffe_id::SpiffeId::parse("spiffe://domain.test/other").unwrap(),
+            ..old.clone()
+        },
+        Entry {
+            version: EntryVersion {
+                created_at: 2,
+                ..old.version
+            },
+            ..old.clone()
+        },
     ];
 
     for new in remade {
@@ -170,7 +246,11 @@ fn d21_an_entry_made_anew_under_its_id_never_shows_the_old_certificate() {
         assert_eq!(world.ids(1000), ["Signing"], "{new:?}");
 
         world.sign(&old, minutes(60));
-        assert_eq!(world.ids(1000), ["Signing"], "an answer to the old question comes too late");
+        assert_eq!(
+            world.ids(1000),
+            ["Signing"],
+            "an answer to the old question comes too late"
+        );
         world.sign(&new, minutes(60));
         assert_eq!(world.ids(1000), ["web"]);
     }
@@ -187,7 +267,10 @@ fn a_new_revision_is_signed_anew_while_the_old_svid_serves() {
     let changed = with_revision(web.clone(), 1);
     world.sync([changed.clone()]);
 
-    assert_eq!((world.ids(1000), world.due()), (vec!["web".to_owned()], vec!["web".to_owned()]));
+    assert_eq!(
+        (world.ids(1000), world.due()),
+        (vec!["web".to_owned()], vec!["web".to_owned()])
+    );
     world.sign(&web, minutes(60));
     assert_eq!(world.due(), ["web"], "signed for the revision before");
     world.sign(&changed, minutes(60));
@@ -204,14 +287,26 @@ fn renewals_are_due_at_their_instant_or_within_their_slack() {
 
     assert_eq!(world.entries.due(start).next, Some(start + minutes(30)));
     assert!(world.entries.due(start + minutes(26)).due.is_empty());
-    assert_eq!(world.entries.due(start + minutes(27)).due.len(), 1, "within the slack of 3 minutes");
+    assert_eq!(
+        world.entries.due(start + minutes(27)).due.len(),
+        1,
+        "within the slack of 3 minutes"
+    );
     assert_eq!(world.entries.due(start + minutes(27)).next, None);
 }
 
 #[test]
 fn svids_are_signed_ahead_up_to_the_limit_and_beyond_it_for_callers() {
     let mut world = world(2);
-    world.sync([entry("a", 1), entry("b", 2), entry("c", 3), Entry { disable_x509_svid_prefetch: true, ..entry("d", 4) }]);
+    world.sync([
+        entry("a", 1),
+        entry("b", 2),
+        entry("c", 3),
+        Entry {
+            disable_x509_svid_prefetch: true,
+            ..entry("d", 4)
+        },
+    ]);
     assert_eq!(world.due(), ["a", "b"]);
     world.sign(&entry("a", 1), minutes(60));
     world.sign(&entry("b", 2), minutes(60));
@@ -228,7 +323,10 @@ fn svids_are_signed_ahead_up_to_the_limit_and_beyond_it_for_callers() {
 #[test]
 fn store_entries_are_counted_and_never_served() {
     let mut world = world(10);
-    world.sync([Entry { store_svid: true, ..entry("stored", 1000) }]);
+    world.sync([Entry {
+        store_svid: true,
+        ..entry("stored", 1000)
+    }]);
 
     assert_eq!((world.ids(1000), world.due()), (vec![], vec![]));
     assert_eq!(world.entries.facts().store_records, 1);
@@ -245,7 +343,12 @@ fn an_entry_that_is_refused_again_and_again_does_not_hold_up_its_neighbours() {
         assert!(world.entries.refused(&[entry_id("bad")]).is_empty());
         assert_eq!(world.ids(1000), ["Signing"]);
     }
-    assert!(world.entries.refused(&[entry_id("bad")]).concern(&uid_selectors(1000)));
+    assert!(
+        world
+            .entries
+            .refused(&[entry_id("bad")])
+            .concern(&uid_selectors(1000))
+    );
     assert_eq!(world.ids(1000), ["good"]);
     world.sign(&bad, minutes(60));
 
@@ -256,12 +359,17 @@ fn an_entry_that_is_refused_again_and_again_does_not_hold_up_its_neighbours() {
 fn federated_bundles_come_with_the_identities_that_name_them() {
     let mut world = world(10);
     let other = TrustDomain::parse("other.test").unwrap();
-    let web = Entry { federates_with: vec![other.clone(), TrustDomain::parse("unknown.test").unwrap()], ..entry("web", 1000) };
+    let web = Entry {
+        federates_with: vec![other.clone(), TrustDomain::parse("unknown.test").unwrap()],
+        ..entry("web", 1000)
+    };
     world.sync([web.clone(), entry("plain", 1001)]);
     world.sign(&web, minutes(60));
     world.sign(&entry("plain", 1001), minutes(60));
 
-    let changes = world.entries.apply_bundles(vec![Arc::new(Ca::new(world.now).bundle("other.test"))]);
+    let changes = world
+        .entries
+        .apply_bundles(vec![Arc::new(Ca::new(world.now).bundle("other.test"))]);
 
     assert!(changes.concern(&uid_selectors(1000)) && !changes.concern(&uid_selectors(1001)));
     let federated = |uid| match world.view(uid, None) {
@@ -274,9 +382,14 @@ fn federated_bundles_come_with_the_identities_that_name_them() {
 #[test]
 fn a_bundle_that_no_entry_names_any_more_is_dropped_and_the_own_one_never() {
     let mut world = world(10);
-    let web = Entry { federates_with: vec![TrustDomain::parse("other.test").unwrap()], ..entry("web", 1000) };
+    let web = Entry {
+        federates_with: vec![TrustDomain::parse("other.test").unwrap()],
+        ..entry("web", 1000)
+    };
     world.sync([web]);
-    world.entries.apply_bundles(vec![Arc::new(Ca::new(world.now).bundle("other.test"))]);
+    world
+        .entries
+        .apply_bundles(vec![Arc::new(Ca::new(world.now).bundle("other.test"))]);
     assert_eq!(world.entries.bundles.len(), 2);
 
     world.sync([entry("web", 1000)]);
@@ -293,8 +406,12 @@ fn only_those_concerned_hear_of_a_change() {
 
     let created = world.sync([web.clone()]);
     let signed = world.sign(&web, minutes(60));
-    let unchanged = world.entries.apply_bundles(vec![Arc::new(world.ca.bundle(TRUST_DOMAIN))]);
-    let rotated = world.entries.apply_bundles(vec![Arc::new(Ca::new(world.now).bundle(TRUST_DOMAIN))]);
+    let unchanged = world
+        .entries
+        .apply_bundles(vec![Arc::new(world.ca.bundle(TRUST_DOMAIN))]);
+    let rotated = world
+        .entries
+        .apply_bundles(vec![Arc::new(Ca::new(world.now).bundle(TRUST_DOMAIN))]);
 
     for changes in [created, signed] {
         assert!(changes.concern(&uid_selectors(1000)) && !changes.concern(&uid_selectors(1001)));
@@ -313,7 +430,13 @@ fn the_same_words_are_not_said_twice() {
 
     assert!(is_same(&first, &world.view(1000, None)));
     world.sync([with_revision(web.clone(), 1)]);
-    assert!(is_same(&first, &world.view(1000, None)), "a new revision alone changes nothing for the caller");
-    world.sync([Entry { hint: "front".into(), ..with_revision(web, 1) }]);
+    assert!(
+        is_same(&first, &world.view(1000, None)),
+        "a new revision alone changes nothing for the caller"
+    );
+    world.sync([Entry {
+        hint: "front".into(),
+        ..with_revision(web, 1)
+    }]);
     assert!(!is_same(&first, &world.view(1000, None)));
 }

@@ -1,6 +1,7 @@
 //! The whole schedule as one table of scenes. Time is an argument: a scene is a list of what happened when, and what must follow.
 
 use super::*;
+use crate::testing::epoch;
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 3600;
@@ -11,7 +12,10 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 fn at(boot: Duration) -> Now {
-    Now { wall: SystemTime::UNIX_EPOCH + seconds(1_800_000_000) + boot, boot }
+    Now {
+        wall: epoch() + boot,
+        boot,
+    }
 }
 
 /// What happens to a schedule.
@@ -29,7 +33,10 @@ fn gaps(interval: Duration, seed: u64, steps: &[Step]) -> Vec<Duration> {
     let mut schedule = Schedule::new(interval);
     let mut now = seconds(100);
     schedule.attested(at(now));
-    assert!(schedule.work(at(now)).entries, "the first sync runs at once");
+    assert!(
+        schedule.work(at(now)).entries,
+        "the first sync runs at once"
+    );
     let mut gaps = Vec::new();
     for step in steps {
         match step {
@@ -37,7 +44,7 @@ fn gaps(interval: Duration, seed: u64, steps: &[Step]) -> Vec<Duration> {
             Failure => schedule.sync_failed(at(now), &mut random),
         }
         let due = schedule.entry_sync.due().unwrap();
-        gaps.push(due - now);
+        gaps.push(due.checked_sub(now).unwrap());
         now = due;
     }
     gaps
@@ -45,30 +52,104 @@ fn gaps(interval: Duration, seed: u64, steps: &[Step]) -> Vec<Duration> {
 
 fn assert_about(gap: Duration, expected: f64, case: &str) {
     let gap = gap.as_secs_f64();
-    assert!(gap >= expected * 0.899 && gap <= expected * 1.101, "{case}: {gap} s, expected {expected} s ± 10 %");
+    assert!(
+        gap >= expected * 0.899 && gap <= expected * 1.101,
+        "{case}: {gap} s, expected {expected} s ± 10 %"
+    );
 }
 
 #[test]
 fn gaps_follow_the_seed_rule() {
     type Case = (&'static str, u64, &'static [Step], &'static [f64]);
     let cases: &[Case] = &[
-        ("empty and successful: 5 s", 60, &[Success(0), Success(0), Success(0)], &[5.0, 5.0, 5.0]),
-        ("first tick at most 5 s, then the full interval", 60, &[Success(1), Success(1), Success(1)], &[5.0, 60.0, 60.0]),
-        ("an SVID ends the clamp", 60, &[Success(0), Success(0), Success(1)], &[5.0, 5.0, 60.0]),
-        ("no SVID any more brings it back", 60, &[Success(1), Success(1), Success(0)], &[5.0, 60.0, 5.0]),
+        (
+            "empty and successful: 5 s",
+            60,
+            &[Success(0), Success(0), Success(0)],
+            &[5.0, 5.0, 5.0],
+        ),
+        (
+            "first tick at most 5 s, then the full interval",
+            60,
+            &[Success(1), Success(1), Success(1)],
+            &[5.0, 60.0, 60.0],
+        ),
+        (
+            "an SVID ends the clamp",
+            60,
+            &[Success(0), Success(0), Success(1)],
+            &[5.0, 5.0, 60.0],
+        ),
+        (
+            "no SVID any more brings it back",
+            60,
+            &[Success(1), Success(1), Success(0)],
+            &[5.0, 60.0, 5.0],
+        ),
         (
             "empty and failing: grows, never clamped",
             8,
-            &[Success(0), Success(0), Failure, Failure, Failure, Failure, Failure, Success(0)],
+            &[
+                Success(0),
+                Success(0),
+                Failure,
+                Failure,
+                Failure,
+                Failure,
+                Failure,
+                Success(0),
+            ],
             &[5.0, 5.0, 12.0, 18.0, 27.0, 40.5, 60.75, 5.0],
         ),
-        ("one failure of a long interval", 60, &[Success(0), Success(0), Failure, Success(0)], &[5.0, 5.0, 90.0, 5.0]),
-        ("a success resets the back-off", 60, &[Success(1), Success(1), Failure, Failure, Success(1), Failure], &[5.0, 60.0, 90.0, 135.0, 60.0, 90.0]),
-        ("a failure right after the start", 60, &[Success(0), Failure, Failure], &[5.0, 90.0, 135.0]),
-        ("a day: failures wait 8 minutes", DAY, &[Success(1), Success(1), Failure, Failure], &[5.0, 86_400.0, 480.0, 480.0]),
-        ("an interval under 5 s is never stretched", 2, &[Success(0), Success(0), Success(1)], &[2.0, 2.0, 2.0]),
-        ("an interval under 5 s, failing", 2, &[Success(0), Failure, Failure], &[2.0, 3.0, 4.5]),
-        ("before the first success: from 5 s to 2 min", 30 * DAY, &[Failure, Failure, Failure, Success(0)], &[5.0, 7.5, 11.25, 5.0]),
+        (
+            "one failure of a long interval",
+            60,
+            &[Success(0), Success(0), Failure, Success(0)],
+            &[5.0, 5.0, 90.0, 5.0],
+        ),
+        (
+            "a success resets the back-off",
+            60,
+            &[
+                Success(1),
+                Success(1),
+                Failure,
+                Failure,
+                Success(1),
+                Failure,
+            ],
+            &[5.0, 60.0, 90.0, 135.0, 60.0, 90.0],
+        ),
+        (
+            "a failure right after the start",
+            60,
+            &[Success(0), Failure, Failure],
+            &[5.0, 90.0, 135.0],
+        ),
+        (
+            "a day: failures wait 8 minutes",
+            DAY,
+            &[Success(1), Success(1), Failure, Failure],
+            &[5.0, 86_400.0, 480.0, 480.0],
+        ),
+        (
+            "an interval under 5 s is never stretched",
+            2,
+            &[Success(0), Success(0), Success(1)],
+            &[2.0, 2.0, 2.0],
+        ),
+        (
+            "an interval under 5 s, failing",
+            2,
+            &[Success(0), Failure, Failure],
+            &[2.0, 3.0, 4.5],
+        ),
+        (
+            "before the first success: from 5 s to 2 min",
+            30 * DAY,
+            &[Failure, Failure, Failure, Success(0)],
+            &[5.0, 7.5, 11.25, 5.0],
+        ),
     ];
 
     for (name, interval, steps, expected) in cases {
@@ -95,10 +176,20 @@ fn the_clamp_is_never_longer_than_five_seconds() {
 fn every_failure_of_an_empty_agent_waits_longer_than_the_clamp_and_than_the_one_before() {
     for interval in [6, 8, 30, 60, 300] {
         for seed in 0..50 {
-            let gaps = gaps(seconds(interval), seed, &[Success(0), Failure, Failure, Failure]);
+            let gaps = gaps(
+                seconds(interval),
+                seed,
+                &[Success(0), Failure, Failure, Failure],
+            );
 
-            assert!(gaps[1..].iter().all(|gap| *gap > EMPTY_WAIT), "interval {interval}: {gaps:?}");
-            assert!(interval > 100 || gaps[1] < gaps[2] && gaps[2] < gaps[3], "interval {interval}: {gaps:?}");
+            assert!(
+                gaps[1..].iter().all(|gap| *gap > EMPTY_WAIT),
+                "interval {interval}: {gaps:?}"
+            );
+            assert!(
+                interval > 100 || gaps[1] < gaps[2] && gaps[2] < gaps[3],
+                "interval {interval}: {gaps:?}"
+            );
         }
     }
 }
@@ -121,7 +212,13 @@ fn a_renewal_wakes_for_itself_and_makes_no_entry_sync() {
 
     assert_eq!(schedule.nap(start), seconds(25));
     assert_eq!(schedule.work(at(seconds(24))), Work::default());
-    assert_eq!(schedule.work(at(seconds(25))), Work { renewals: true, ..Work::default() });
+    assert_eq!(
+        schedule.work(at(seconds(25))),
+        Work {
+            renewals: true,
+            ..Work::default()
+        }
+    );
 }
 
 #[test]
@@ -134,7 +231,13 @@ fn a_retry_of_a_renewal_wakes_for_itself() {
     schedule.retry_renewal(start, Some(seconds(12)));
 
     assert_eq!(schedule.nap(start), seconds(12));
-    assert_eq!(schedule.work(at(seconds(12))), Work { renewals: true, ..Work::default() });
+    assert_eq!(
+        schedule.work(at(seconds(12))),
+        Work {
+            renewals: true,
+            ..Work::default()
+        }
+    );
     schedule.retry_renewal(at(seconds(12)), None);
     assert_eq!(schedule.work(at(seconds(12))), Work::default());
 }
@@ -147,7 +250,13 @@ fn a_caller_that_waits_for_an_svid_is_served_at_once() {
 
     schedule.renew_now(start);
 
-    assert_eq!(schedule.work(start), Work { renewals: true, ..Work::default() });
+    assert_eq!(
+        schedule.work(start),
+        Work {
+            renewals: true,
+            ..Work::default()
+        }
+    );
 }
 
 #[test]
@@ -165,7 +274,11 @@ fn the_bundle_has_a_timer_only_where_the_entry_sync_is_rarer() {
         schedule.attested(at(seconds(0)));
         schedule.refresh_bundles_every(advice.map(seconds), at(seconds(10)));
 
-        assert_eq!(schedule.bundle_due, expected.map(|expected| seconds(10 + expected)), "interval {interval}, advice {advice:?}");
+        assert_eq!(
+            schedule.bundle_due,
+            expected.map(|expected| seconds(10 + expected)),
+            "interval {interval}, advice {advice:?}"
+        );
     }
 }
 
@@ -180,7 +293,13 @@ fn a_bundle_refresh_asks_for_bundles_alone() {
 
     schedule.refresh_bundles_every(Some(seconds(HOUR)), start);
 
-    assert_eq!(schedule.work(at(seconds(HOUR))), Work { bundles: true, ..Work::default() });
+    assert_eq!(
+        schedule.work(at(seconds(HOUR))),
+        Work {
+            bundles: true,
+            ..Work::default()
+        }
+    );
     schedule.bundles_refreshed(at(seconds(HOUR)));
     assert_eq!(schedule.work(at(seconds(HOUR))), Work::default());
 }
@@ -193,7 +312,14 @@ fn an_entry_sync_takes_the_renewals_along_and_the_bundles_come_with_it() {
     schedule.refresh_bundles_every(Some(seconds(MINUTE)), start);
     let due = schedule.entry_sync.due().unwrap();
 
-    assert_eq!(schedule.work(at(due)), Work { entries: true, renewals: true, bundles: false });
+    assert_eq!(
+        schedule.work(at(due)),
+        Work {
+            entries: true,
+            renewals: true,
+            bundles: false
+        }
+    );
 }
 
 #[test]
@@ -202,15 +328,24 @@ fn a_wake_up_takes_along_an_entry_sync_that_is_due_soon_but_never_one_that_backs
     let start = at(seconds(0));
     let mut schedule = running(start, &mut random);
     let due = schedule.entry_sync.due().unwrap();
-    let shortly_before = at(due - seconds(20));
+    let shortly_before = at(due.checked_sub(seconds(20)).unwrap());
     schedule.renew_at(Some(shortly_before.wall));
 
-    assert!(schedule.work(shortly_before).entries, "an hour's sync may come 30 s early");
+    assert!(
+        schedule.work(shortly_before).entries,
+        "an hour's sync may come 30 s early"
+    );
     schedule.sync_failed(start, &mut random);
     let due = schedule.entry_sync.due().unwrap();
-    let shortly_before = at(due - seconds(20));
+    let shortly_before = at(due.checked_sub(seconds(20)).unwrap());
     schedule.renew_at(Some(shortly_before.wall));
-    assert_eq!(schedule.work(shortly_before), Work { renewals: true, ..Work::default() });
+    assert_eq!(
+        schedule.work(shortly_before),
+        Work {
+            renewals: true,
+            ..Work::default()
+        }
+    );
 }
 
 #[test]
@@ -233,8 +368,16 @@ fn a_new_attestation_syncs_at_once_and_keeps_the_back_off() {
 
     assert!(schedule.work(at(seconds(30))).entries);
     schedule.sync_failed(at(seconds(30)), &mut random);
-    let gap = schedule.entry_sync.due().unwrap() - seconds(30);
-    assert!(gap > seconds(400), "the back-off of an hour's interval goes on at its cap: {gap:?}");
+    let gap = schedule
+        .entry_sync
+        .due()
+        .unwrap()
+        .checked_sub(seconds(30))
+        .unwrap();
+    assert!(
+        gap > seconds(400),
+        "the back-off of an hour's interval goes on at its cap: {gap:?}"
+    );
 }
 
 #[test]

@@ -46,7 +46,7 @@ struct Figures {
 fn main() {
     let world = World::new();
     let server = world.server(Lifetimes::default());
-    let mut measure = |name: &str, binary: PathBuf| {
+    let measure = |name: &str, binary: PathBuf| {
         let node = world.node(name);
         let mut agent = Agent::configure(&world.path(name), &server, &node, Bootstrap::BundleFile);
         server.register(&agent.id, name, &own_selector(), 0);

@@ -39,7 +39,7 @@ fn a_server_under_an_unknown_authority_is_refused_and_the_agent_goes_on_serving(
     let mut agent = world.agent(&server);
     agent.start();
     server.register(&agent.id, "w", &own_selector(), 0);
-    let served = agent.wait_served(&["w"]);
+    let before = agent.wait_served(&["w"]);
 
     server.stop();
     let mut impostor = server.impostor(&world.path("impostor"), &world.nodes);
@@ -57,7 +57,7 @@ fn a_server_under_an_unknown_authority_is_refused_and_the_agent_goes_on_serving(
     assert!(agent.alive(), "{}", agent.log());
     assert_eq!(
         agent.wait_served(&["w"]).identities[0].serial,
-        served.identities[0].serial
+        before.identities[0].serial
     );
     assert_eq!(impostor.attestations(), 0);
     impostor.stop();
