@@ -13,12 +13,14 @@ mod api_fetch_jwt;
 mod api_fetch_x509;
 mod api_validate_jwt;
 mod api_watch;
-mod client;
+pub(crate) mod client;
 mod credential_files;
 mod debug_getinfo;
+#[cfg(feature = "demo")]
+mod demo;
 mod flags;
 mod healthcheck;
-mod identities;
+pub(crate) mod identities;
 mod json;
 mod logger;
 mod output;
@@ -31,6 +33,8 @@ mod validate;
 
 use flags::{Flag, FlagError, Flags, Kind};
 pub(crate) use output::Output;
+#[cfg(all(test, feature = "demo"))]
+pub(crate) use output::testing;
 use usage::Selection;
 
 /// What help texts call the program.
@@ -101,6 +105,13 @@ static COMMANDS: &[Command] = &[
         about: "shows the state of a running agent",
         flags: debug_getinfo::FLAGS,
         run: debug_getinfo::run,
+    },
+    #[cfg(feature = "demo")]
+    Command {
+        words: "demo",
+        about: "shows the agent at work, with a server and two workloads made for it",
+        flags: demo::FLAGS,
+        run: demo::run,
     },
     Command {
         words: "healthcheck",

@@ -6,6 +6,8 @@ use actors::clock::Clock;
 
 mod cli;
 mod config;
+#[cfg(feature = "demo")]
+mod demo;
 mod signal;
 mod system;
 mod telemetry;

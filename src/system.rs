@@ -54,7 +54,16 @@ const BLOCKING_STACK_BYTES: usize = 512 * 1024;
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(2500);
 
 /// Runs the agent until a signal or an actor ends it; the exit code. `proc_root` is where the unix attestor looks processes up.
-pub(crate) fn run(config: &Config, log: &LogHandle, proc_root: PathBuf) -> u8 {
+pub(crate) fn run(config: &Config, log: &LogHandle, proc_root: &Path) -> u8 {
+    let code = on_actor_system(serve(config, log, proc_root));
+    code.unwrap_or_else(|error| {
+        tracing::error!(error = format!("{error:#}"), "Agent crashed");
+        1
+    })
+}
+
+/// Runs a future on the one thread of all actors but the store; they end with it.
+pub(crate) fn on_actor_system<T>(future: impl Future<Output = T>) -> T {
     install_panic_hook();
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
@@ -65,26 +74,54 @@ pub(crate) fn run(config: &Config, log: &LogHandle, proc_root: PathBuf) -> u8 {
             .expect("a runtime on the current thread can be made")
     };
     let system = actix::System::with_tokio_rt(runtime);
-    let code = system.block_on(serve(config, log, proc_root));
-    code.unwrap_or_else(|error| {
-        tracing::error!(error = format!("{error:#}"), "Agent crashed");
-        1
-    })
+    let outcome = system.block_on(future);
+    // Dropping the runtime would wait for a name lookup or a hash under way: an exit must not hang on those.
+    std::mem::forget(system);
+    outcome
 }
 
 /// Everything between the start and the end of the agent.
-async fn serve(config: &Config, log: &LogHandle, proc_root: PathBuf) -> anyhow::Result<u8> {
-    tracing::info!(data_dir = %config.data_dir.display(), version = env!("CARGO_PKG_VERSION"), "Starting agent");
-    let descriptor_limit = actors::endpoint::raise_descriptor_limit();
-    let sockets = bind_sockets(config)?;
-    let node = node_attestor(config)?;
+async fn serve(config: &Config, log: &LogHandle, proc_root: &Path) -> anyhow::Result<u8> {
     let mut signals = Signals::install()?;
-    let (exit, mut exits) = mpsc::unbounded_channel();
-    let attestors = workload_attestors(config, &proc_root, &Clock::system())?;
-    let endpoint = start_actors(config, sockets, (node, attestors), descriptor_limit, exit)?;
-    let ended = signals.until_stopped(log, &mut exits).await;
-    drain(&endpoint).await;
+    let mut agent = Agent::start(config, proc_root)?;
+    let ended = agent.until_ended(&mut signals, log).await;
+    agent.stop().await;
     Ok(conclude(ended))
+}
+
+/// An agent whose actors run.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    endpoint: Addr<Endpoint>,
+    exits: mpsc::UnboundedReceiver<Exit>,
+}
+
+impl Agent {
+    /// Binds the sockets and starts the actors; attestation begins at once. Only inside [`on_actor_system`].
+    pub(crate) fn start(config: &Config, proc_root: &Path) -> anyhow::Result<Self> {
+        tracing::info!(data_dir = %config.data_dir.display(), version = env!("CARGO_PKG_VERSION"), "Starting agent");
+        let descriptor_limit = actors::endpoint::raise_descriptor_limit();
+        let sockets = bind_sockets(config)?;
+        let node = node_attestor(config)?;
+        let attestors = workload_attestors(config, proc_root, &Clock::system())?;
+        let (exit, exits) = mpsc::unbounded_channel();
+        let endpoint = start_actors(config, sockets, (node, attestors), descriptor_limit, exit)?;
+        Ok(Self { endpoint, exits })
+    }
+
+    /// Returns when the agent is to end: nothing for a signal, an [`Exit`] when an actor asked for it.
+    pub(crate) async fn until_ended(
+        &mut self,
+        signals: &mut Signals,
+        log: &LogHandle,
+    ) -> Option<Exit> {
+        signals.until_stopped(log, &mut self.exits).await
+    }
+
+    /// Ends the agent in order.
+    pub(crate) async fn stop(self) {
+        drain(&self.endpoint).await;
+    }
 }
 
 /// Sockets come first, in the order of workload-side 1.2: until the agent is ready callers wait instead of failing (design D1).

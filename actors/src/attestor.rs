@@ -19,7 +19,7 @@ use actix::{
 
 use crate::bundle::Bundle;
 use crate::clock::Clock;
-use crate::credentials::{Credentials, CredentialsWriter};
+use crate::credentials::{Credentials, CredentialsWriter, ServerTrust};
 use crate::exit::{ExitSender, fail};
 use crate::random::Random;
 use crate::readiness::{Phase, ReadinessWriter};
@@ -88,6 +88,8 @@ pub struct Attestor {
     held: Option<Held>,
     /// The bundle to verify the server by; stored ones come first, then the configured source.
     bundle: Option<Arc<Bundle>>,
+    /// The newest bundle could not be written.
+    bundle_is_unsaved: bool,
     pending_key: Option<PendingKey>,
     state: State,
     retries: Retries,
@@ -159,6 +161,7 @@ impl Attestor {
             tools,
             held: None,
             bundle: None,
+            bundle_is_unsaved: false,
             pending_key: None,
             state: State::Loading,
             retries: Retries::default(),
@@ -208,11 +211,9 @@ impl Attestor {
             self.config.bundle_source.fetch(&self.config.trust_domain),
         ) {
             (Some(bundle), _) => Arc::clone(bundle),
-            (None, Ok(crate::credentials::ServerTrust::Bundle(bundle))) => bundle,
-            (None, Ok(crate::credentials::ServerTrust::Insecure)) => {
-                let error = BundleSourceError::NoBundle.to_string();
-                tracing::error!(error, "Unable to use the stored SVID");
-                return self.show_attesting(&error);
+            (None, Ok(ServerTrust::Bundle(bundle))) => bundle,
+            (None, Ok(ServerTrust::Insecure)) => {
+                return self.end(BundleSourceError::NoBundle.to_string(), ctx);
             }
             (None, Err(error)) => return self.no_bundle(&error, ctx),
         };
@@ -276,7 +277,7 @@ impl Attestor {
     /// Starts an attestation or a renewal. Nothing else waits for it.
     fn attempt(&mut self, ctx: &mut Context<Self>) {
         let trust = match &self.bundle {
-            Some(bundle) => Ok(crate::credentials::ServerTrust::Bundle(Arc::clone(bundle))),
+            Some(bundle) => Ok(ServerTrust::Bundle(Arc::clone(bundle))),
             None => self.config.bundle_source.fetch(&self.config.trust_domain),
         };
         let trust = match trust {
@@ -481,11 +482,11 @@ impl Handler<TrustBundle> for Attestor {
     type Result = ();
 
     fn handle(&mut self, TrustBundle(newer): TrustBundle, ctx: &mut Self::Context) {
-        if self
+        let is_news = self
             .bundle
             .as_deref()
-            .is_some_and(|held| !lifecycle::is_news(held, &newer))
-        {
+            .is_none_or(|held| lifecycle::is_news(held, &newer));
+        if !is_news && !self.bundle_is_unsaved {
             return;
         }
         self.bundle = Some(Arc::clone(&newer));
@@ -510,10 +511,9 @@ impl Handler<TrustBundle> for Attestor {
             .save_bundle
             .send(SaveBundle { authorities });
         ctx.spawn(save.into_actor(self).map(|saved, this, _| {
+            this.bundle_is_unsaved = !matches!(saved, Ok(Ok(())));
             if let Ok(Err(error)) = saved {
-                tracing::error!(%error, "Unable to store the trust bundle");
-                // The next refresh brings the same bundle: it must count as news, so that it is written again.
-                this.bundle = None;
+                tracing::error!(%error, "Unable to store the trust bundle; the next refresh tries again");
             }
         }));
     }

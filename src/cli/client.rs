@@ -23,7 +23,7 @@ pub(super) const ADMIN_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// What went wrong with a call, shown as Go's gRPC shows it.
 #[derive(Debug, thiserror::Error)]
 #[error("rpc error: code = {} desc = {}", code_name(.0.code()), printable(.0.message()))]
-pub(super) struct CallError(pub(super) Status);
+pub(crate) struct CallError(pub(crate) Status);
 
 /// Hands out one connection that stands already.
 struct Once(Option<UnixStream>);
@@ -36,7 +36,7 @@ impl From<Status> for CallError {
 
 impl CallError {
     /// The stream ended where a message was due.
-    pub(super) fn ended() -> Self {
+    pub(crate) fn ended() -> Self {
         Self(Status::unavailable("the agent ended the stream"))
     }
 }
@@ -57,7 +57,7 @@ impl Service<Uri> for Once {
 }
 
 /// Connects to the socket; the channel lasts as long as this one connection.
-pub(super) async fn connect(socket: &str) -> Result<Channel, CallError> {
+pub(crate) async fn connect(socket: &str) -> Result<Channel, CallError> {
     let unavailable = |reason: String| {
         let text = format!(
             "connection error: desc = \"transport: Error while dialing: dial unix {socket}: {reason}\""
@@ -74,7 +74,7 @@ pub(super) async fn connect(socket: &str) -> Result<Channel, CallError> {
 }
 
 /// A request with the header that the Workload API asks for (SPIFFE Workload Endpoint 4).
-pub(super) fn request<T>(message: T) -> Request<T> {
+pub(crate) fn request<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request
         .metadata_mut()

@@ -15,24 +15,24 @@ use crate::telemetry::escape::printable;
 
 /// One identity with what its owner is to trust.
 #[derive(Debug)]
-pub(super) struct Identity {
-    pub(super) svid: X509Svid,
+pub(crate) struct Identity {
+    pub(crate) svid: X509Svid,
     hint: String,
-    pub(super) bundle: Vec<Certificate>,
+    pub(crate) bundle: Vec<Certificate>,
     /// Bundles of foreign trust domains, by name.
-    pub(super) federated: Vec<Federated>,
+    pub(crate) federated: Vec<Federated>,
 }
 
 /// The bundle of a foreign trust domain.
 #[derive(Debug, Clone)]
-pub(super) struct Federated {
-    pub(super) trust_domain: TrustDomain,
-    pub(super) authorities: Vec<Certificate>,
+pub(crate) struct Federated {
+    pub(crate) trust_domain: TrustDomain,
+    pub(crate) authorities: Vec<Certificate>,
 }
 
 /// Why an answer cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum IdentityError {
+pub(crate) enum IdentityError {
     #[error("SVID #{index}: {reason}")]
     Svid {
         index: usize,
@@ -63,7 +63,7 @@ pub(super) enum IdentityError {
 }
 
 /// Reads an answer; every SVID must lead to its bundle at `now`.
-pub(super) fn read(
+pub(crate) fn read(
     answer: &X509svidResponse,
     now: SystemTime,
 ) -> Result<Vec<Identity>, IdentityError> {

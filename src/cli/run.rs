@@ -1,5 +1,7 @@
 //! `run`: reads the configuration, starts the log, and hands over to the agent itself.
 
+use std::path::Path;
+
 use super::flags::{Flag, Flags, Kind};
 use super::{FAILURE, Output, Surroundings};
 use crate::config::{self, Config, ConfigErrors};
@@ -108,7 +110,7 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
         tracing::warn!(key = %setting.key, line = setting.line, "this build does not act on the setting yet");
     }
     let proc_root = (surroundings.variable)("HOST_PROC").unwrap_or_else(|| "/proc".to_owned());
-    system::run(&config, &log, proc_root.into())
+    system::run(&config, &log, Path::new(&proc_root))
 }
 
 /// Reads the configuration file with the flags laid over it.

@@ -9,6 +9,20 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
             for warning in &config.warnings {
                 output.print(&format!("warning: {warning}\n"));
             }
+            for setting in config.unbuilt() {
+                let consequence = if setting.needed {
+                    "`run` refuses it"
+                } else {
+                    "it has no effect"
+                };
+                let place = setting
+                    .line
+                    .map_or_else(String::new, |line| format!(" (line {line})"));
+                output.print(&format!(
+                    "warning: this build does not act on {} yet: {consequence}{place}\n",
+                    setting.key
+                ));
+            }
             output.print("SPIRE agent configuration file is valid.\n");
             SUCCESS
         }

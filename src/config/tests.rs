@@ -1,6 +1,7 @@
 //! Tests of the whole: from text to configuration or complaint.
 
 mod problems;
+mod sample;
 mod syntax;
 mod units;
 mod values;

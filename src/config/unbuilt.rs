@@ -17,6 +17,23 @@ pub(crate) struct Unbuilt {
     pub(crate) needed: bool,
 }
 
+/// Settings whose mere presence is worth a word: nothing reads them yet.
+const SILENT: &[&str] = &[
+    "agent.allowed_foreign_jwt_claims",
+    "agent.jwt_svid_cache_max_size",
+    "agent.log_selectors",
+    "agent.rebootstrap_delay",
+    "agent.experimental.feature_flags",
+    "agent.experimental.jwt_svid_cache_hit_timeout",
+    "agent.edge.arrival_spread",
+    "agent.edge.demand_sync",
+    "agent.edge.empty_sync_patience",
+    "agent.edge.exit_if_unreachable_for",
+    "agent.edge.log_explain",
+    "agent.edge.min_remaining",
+    "agent.edge.offline_key_path",
+];
+
 /// Lists them in a fixed order; `seen` tells the places.
 pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec<Unbuilt> {
     let mut found = Vec::new();
@@ -79,7 +96,13 @@ pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec
         !edge.trust_bundle_sources.is_empty(),
     );
     add("agent.edge.files", false, !edge.files.is_empty());
-    add("agent.edge.log_explain", false, edge.log_explain);
+    for key in SILENT {
+        add(key, false, seen.contains_key(*key));
+    }
+    // A socket that is open to more callers than its owner asked for is worse than none.
+    for key in ["agent.edge.socket_mode", "agent.edge.socket_group"] {
+        add(key, true, seen.contains_key(key));
+    }
     let telemetry = &config.telemetry;
     add(
         "telemetry.Prometheus",

@@ -461,3 +461,63 @@ async fn a_bundle_from_the_server_is_stored_and_published_once() {
         ["key", "svid", "bundle", "bundle"]
     );
 }
+
+#[actix::test]
+async fn a_bundle_that_could_not_be_stored_is_written_again_with_the_next_refresh() {
+    let world = world();
+    world.pass(1).await;
+    world.server.rotate_authority(true);
+    let newer = Arc::new(world.server.current_bundle());
+
+    world.disk.lock().unwrap().is_full = true;
+    world
+        .attestor
+        .send(TrustBundle(Arc::clone(&newer)))
+        .await
+        .unwrap();
+    world.pass(1).await;
+    assert_eq!(world.credentials.borrow().as_ref().unwrap().bundle, newer);
+    world.disk.lock().unwrap().is_full = false;
+    for _ in 0..3 {
+        world
+            .attestor
+            .send(TrustBundle(Arc::clone(&newer)))
+            .await
+            .unwrap();
+        world.pass(1).await;
+    }
+
+    let disk = world.disk.lock().unwrap();
+    assert_eq!(disk.writes, ["key", "svid", "bundle", "bundle"]);
+    assert_eq!(disk.bundle[0], newer.x509_authorities()[0].certificate);
+}
+
+#[actix::test]
+async fn a_stored_svid_without_any_bundle_ends_the_start_instead_of_trusting_anybody() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    let svid = Ca::new(clock.wall()).svid(
+        "spiffe://domain.test/spire/agent/test/node",
+        clock.wall(),
+        clock.wall() + Duration::from_hours(1),
+    );
+    let disk = Disk {
+        chain: svid.chain().to_vec(),
+        keys: BTreeMap::from([(KeySlot::A, Arc::clone(&svid.key))]),
+        ..Disk::default()
+    };
+
+    let mut world = start(clock, server, disk);
+    world.pass(1).await;
+
+    let exit = world.exits.try_recv().unwrap();
+    assert!(
+        exit.reason.contains("no bundle in cache"),
+        "{}",
+        exit.reason
+    );
+    assert_eq!(
+        world.server.count(Call::Attest) + world.server.count(Call::Bundle),
+        0
+    );
+}

@@ -45,7 +45,9 @@ pub enum BundleSourceError {
         reason: BundleError,
     },
     /// There is an SVID but no bundle, and none can be had: no unverified connection is made with an identity.
-    #[error("SVID loaded but no bundle in cache")]
+    #[error(
+        "SVID loaded but no bundle in cache: set trust_bundle_path, or remove agent-data.json to attest anew"
+    )]
     NoBundle,
 }
 
