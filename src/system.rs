@@ -10,10 +10,9 @@
 //! | 6 | `Attestor` | same | way in, server client, `Store`, `Synchronizer`; begins at once |
 //!
 //! Receivers start first. Two cycles are closed by messages: `ReportMissing` (cache → synchronizer) and `ReportTo` (synchronizer → attestor).
-//! No actor is restarted: a panic ends the process with exit code 70 ([`install_panic_hook`]), the service manager starts it again, and the
+//! No actor is restarted: a panic ends the process with exit code 70 ([`actors::panics`]), the service manager starts it again, and the
 //! state on disk makes that invisible but for a reconnect.
 
-use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -64,7 +63,7 @@ pub(crate) fn run(config: &Config, log: &LogHandle, proc_root: &Path) -> u8 {
 
 /// Runs a future on the one thread of all actors but the store; they end with it.
 pub(crate) fn on_actor_system<T>(future: impl Future<Output = T>) -> T {
-    install_panic_hook();
+    actors::panics::install(ACTOR_DIED);
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -408,32 +407,4 @@ fn conclude(ended: Option<Exit>) -> u8 {
             code
         }
     }
-}
-
-/// A panic leaves an actor dead behind a live address, and one in a spawned task is silent: so a panic ends the process, after one line that
-/// names the place. The one exception is an RPC handler: there only the stream dies.
-fn install_panic_hook() {
-    std::panic::set_hook(Box::new(|info| {
-        tracing::error!(error = message(info), actor = place(info), "panicked");
-        if !actors::endpoint::polling_rpc() {
-            std::process::exit(i32::from(ACTOR_DIED));
-        }
-    }));
-}
-
-fn message(info: &PanicHookInfo<'_>) -> String {
-    info.payload_as_str().unwrap_or("no message").to_owned()
-}
-
-/// The module that panicked, as an operator knows it: `actors/src/cache/entries.rs:12` belongs to `cache`.
-fn place(info: &PanicHookInfo<'_>) -> String {
-    let Some(location) = info.location() else {
-        return "unknown".into();
-    };
-    let actor = location
-        .file()
-        .rsplit_once("actors/src/")
-        .map_or(location.file(), |(_, rest)| rest);
-    let actor = actor.split(['/', '.']).next().unwrap_or(actor);
-    format!("{actor} ({}:{})", location.file(), location.line())
 }

@@ -48,6 +48,7 @@ pub mod endpoint;
 pub mod entry;
 pub mod exit;
 pub mod keys;
+pub mod panics;
 pub mod peer;
 pub mod random;
 pub mod readiness;

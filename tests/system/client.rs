@@ -129,7 +129,9 @@ impl Identity {
         assert!(leaf.not_after() >= made, "{id}: an expired SVID was served");
         bundle
             .verify(&chain, made.min(leaf.not_after()))
-            .unwrap_or_else(|error| panic!("{id}: the bundle does not vouch for the SVID: {error}"));
+            .unwrap_or_else(|error| {
+                panic!("{id}: the bundle does not vouch for the SVID: {error}")
+            });
         Self {
             path: id.path().to_owned(),
             serial: leaf.serial_hex(),

@@ -239,7 +239,9 @@ plugins {{
     /// Waits until the socket is there.
     pub(crate) fn wait_socket(&self) {
         let socket = self.socket();
-        eventually("the socket is there", SOON, || socket.exists().then_some(()));
+        eventually("the socket is there", SOON, || {
+            socket.exists().then_some(())
+        });
     }
 
     /// What the Workload API gives to this process now.
@@ -262,7 +264,8 @@ plugins {{
     /// The agent's state on disk; none before it is written, or after it is gone.
     pub(crate) fn stored(&self) -> Option<Stored> {
         let text = fs::read(self.data().join("agent-data.json")).ok()?;
-        let state: Value = serde_json::from_slice(&text).expect("the state is JSON at every instant");
+        let state: Value =
+            serde_json::from_slice(&text).expect("the state is JSON at every instant");
         let texts = |key: &str| -> Vec<String> {
             let list = state[key].as_array().into_iter().flatten();
             list.filter_map(Value::as_str).map(str::to_owned).collect()
@@ -344,11 +347,7 @@ pub(crate) fn own_entry(id: &str) -> Entry {
 }
 
 /// Looks until there is something, at most for `limit`.
-pub(crate) fn eventually<T>(
-    what: &str,
-    limit: Duration,
-    mut look: impl FnMut() -> Option<T>,
-) -> T {
+pub(crate) fn eventually<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {

@@ -6,7 +6,7 @@
 
 mod attest;
 mod client;
-
+mod dies;
 mod harness;
 mod outage;
 mod rotate;

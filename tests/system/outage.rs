@@ -122,8 +122,8 @@ fn d06_an_svid_that_ended_is_left_out_and_the_rest_is_served() {
 #[test]
 fn any_failing_call_leaves_the_agent_up_and_serving() {
     let of_codes = CODES.map(|code| ROUND.map(|name| Fault::code(name, code)));
-    let others = [Fault::garbage, Fault::close_connection, Fault::go_away]
-        .map(|fault| ROUND.map(fault));
+    let others =
+        [Fault::garbage, Fault::close_connection, Fault::go_away].map(|fault| ROUND.map(fault));
     let oversized = [ROUND.map(|name| Fault::oversized(name, 80 << 20))];
     let cases = of_codes.into_iter().chain(others).chain(oversized);
     let begin = |faults: [Fault; 3]| {

@@ -134,7 +134,9 @@ fn d22_faulty_svids_are_refused_one_by_one_and_the_last_good_ones_stay() {
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let good = agent.start_serving(&paths);
     for (&id, &twist) in &twists {
-        world.control.twist_signing(id, Some(SignTwist::Svid(twist)));
+        world
+            .control
+            .twist_signing(id, Some(SignTwist::Svid(twist)));
     }
 
     eventually("every other renewal is refused", SOON, || {
@@ -149,7 +151,9 @@ fn d22_faulty_svids_are_refused_one_by_one_and_the_last_good_ones_stay() {
         let path = format!("/{id}");
         assert_eq!(update.identity(&path), good.identity(&path), "{id}");
     }
-    twists.keys().for_each(|id| world.control.twist_signing(id, None));
+    twists
+        .keys()
+        .for_each(|id| world.control.twist_signing(id, None));
 
     eventually("all are renewed", SOON, || {
         let update = agent.fetch().expect("the workload is served");

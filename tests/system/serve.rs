@@ -27,7 +27,10 @@ fn before_readiness_streams_wait_and_other_callers_are_told_why() {
     let health = agent.ask(&["healthcheck"]);
 
     assert_eq!(refusal.code(), Code::Unavailable);
-    assert!(refusal.message().contains("not attested yet: "), "{refusal:?}");
+    assert!(
+        refusal.message().contains("not attested yet: "),
+        "{refusal:?}"
+    );
     assert_eq!(health.status.code(), Some(1));
     assert_eq!(stream.events().len(), 0);
     world.control.start();
@@ -105,7 +108,10 @@ fn d11_a_federated_bundle_that_fails_keeps_its_last_good_version_and_holds_nobod
     let (good, bad) = (foreign("good.test"), foreign("bad.test"));
     let world = World::new();
     let set = |name: &str, bundle| world.control.set_federated_bundle(name, Some(bundle));
-    set("good.test", FederatedBundle::Bundle(good.control().bundle()));
+    set(
+        "good.test",
+        FederatedBundle::Bundle(good.control().bundle()),
+    );
     set("bad.test", FederatedBundle::Bundle(bad.control().bundle()));
     let entry = own_entry("web").with_federation(&["good.test", "bad.test", "none.test"]);
     world.control.add_entry(entry);
@@ -115,12 +121,16 @@ fn d11_a_federated_bundle_that_fails_keeps_its_last_good_version_and_holds_nobod
 
     set("bad.test", failure);
     good.control().prepare_x509_authority();
-    set("good.test", FederatedBundle::Bundle(good.control().bundle()));
+    set(
+        "good.test",
+        FederatedBundle::Bundle(good.control().bundle()),
+    );
 
     let domain = |name: &str| format!("spiffe://{name}");
     let after = eventually("the good bundle is renewed", SOON, || {
         let update = agent.fetch().expect("the workload is served");
-        let changed = update.federated[&domain("good.test")] != before.federated[&domain("good.test")];
+        let changed =
+            update.federated[&domain("good.test")] != before.federated[&domain("good.test")];
         changed.then_some(update)
     });
     assert_eq!(
