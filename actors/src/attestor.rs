@@ -211,7 +211,10 @@ impl Attestor {
             self.config.bundle_source.fetch(&self.config.trust_domain),
         ) {
             (Some(bundle), _) => Arc::clone(bundle),
-            (None, Ok(ServerTrust::Bundle(bundle))) => bundle,
+            (None, Ok(ServerTrust::Bundle(bundle))) => {
+                self.bundle_is_unsaved = true;
+                bundle
+            }
             (None, Ok(ServerTrust::Insecure)) => {
                 return self.end(BundleSourceError::NoBundle.to_string(), ctx);
             }

@@ -63,3 +63,4 @@ pub mod synchronizer;
 pub mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod wire;

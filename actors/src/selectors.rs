@@ -348,7 +348,13 @@ async fn all(attempts: Vec<Attempt>) -> Vec<Outcome> {
 /// Types and number only: values may tell secrets (design D18).
 fn report_success(subject: Subject, selectors: &SelectorSet) {
     let types: BTreeSet<_> = selectors.iter().map(Selector::kind).collect();
-    tracing::debug!(pid = subject.pid, count = selectors.len(), types = ?types, "PID attested to have selectors");
+    let types = Vec::from_iter(types).join(",");
+    tracing::debug!(
+        pid = subject.pid,
+        count = selectors.len(),
+        types,
+        "PID attested to have selectors"
+    );
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ mod frames;
 mod link;
 mod status;
 mod verify;
-mod wire;
 
 use std::fmt;
 use std::future::Future;

@@ -19,6 +19,7 @@ use actix::{
 };
 
 use crate::attestor::{SvidRejected, TrustBundle};
+use crate::backoff::Backoff;
 use crate::bundle::Bundle;
 use crate::cache::IdentityMissing;
 use crate::clock::Clock;
@@ -26,9 +27,10 @@ use crate::credentials::CredentialsReader;
 use crate::keys::KeyType;
 use crate::random::Random;
 use crate::readiness::{Phase, ReadinessWriter};
+use crate::rotation::{RETRY_CAP, RETRY_INITIAL, retry_wait};
 use crate::server::{Disposition, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
-use round::{CacheHandle, SignedRound, SyncError, Tools};
+use round::{CacheHandle, FailedCall, SignedRound, SyncError, Tools};
 use schedule::{Schedule, Work};
 use signing::Failures;
 
@@ -53,6 +55,7 @@ pub struct SynchronizerConfig {
 pub struct Synchronizer {
     schedule: Schedule,
     failures: Failures,
+    signing_backoff: Backoff,
     /// The own trust domain's bundle as last applied.
     bundle: Option<Arc<Bundle>>,
     timer: Option<SpawnHandle>,
@@ -106,6 +109,7 @@ impl Synchronizer {
         Self {
             schedule: Schedule::new(config.sync_interval),
             failures: Failures::default(),
+            signing_backoff: Backoff::new(RETRY_INITIAL, RETRY_CAP),
             bundle: None,
             timer: None,
             busy: false,
@@ -213,10 +217,19 @@ impl Synchronizer {
         self.schedule.renew_at(signed.next);
         self.schedule
             .retry_renewal(now, self.failures.next_try(now));
-        if let Some(error) = signed.error {
-            tracing::error!(%error, "Unable to sign X509-SVIDs");
-            self.report(&error);
-        }
+        let Some(FailedCall {
+            error,
+            earliest_end,
+        }) = signed.failed
+        else {
+            self.signing_backoff.reset();
+            return self.schedule.rest_signing(now, None);
+        };
+        let step = self.signing_backoff.next(&mut self.random);
+        let rest = retry_wait(step, earliest_end.map(|end| now.until(end)));
+        self.schedule.rest_signing(now, Some(rest));
+        tracing::error!(%error, "Unable to sign X509-SVIDs");
+        self.report(&error);
     }
 
     fn keep(&mut self, bundle: Arc<Bundle>) {
@@ -262,7 +275,10 @@ impl Handler<Attested> for Synchronizer {
     type Result = ();
 
     fn handle(&mut self, _: Attested, ctx: &mut Self::Context) {
+        // Whatever the server held against the old SVID says nothing about the new one.
         self.failures = Failures::default();
+        self.signing_backoff.reset();
+        self.schedule.rest_signing(self.tools.clock.now(), None);
         self.schedule.attested(self.tools.clock.now());
         self.readiness.send_modify(|readiness| {
             if readiness.phase != Phase::Ready {

@@ -1,18 +1,14 @@
 //! The connection of a command to the running agent, and how its errors read.
 
 use std::future::Future;
-use std::io;
 use std::path::Path;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
+use actors::wire::Wire;
 use tokio::net::UnixStream;
-use tonic::codegen::http::Uri;
+use tonic::codegen::http::uri::Authority;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
-use tower_service::Service;
 
 use crate::telemetry::escape::printable;
 use crate::telemetry::plain_words;
@@ -25,12 +21,15 @@ pub(super) const ADMIN_TIME_LIMIT: Duration = Duration::from_secs(5);
 #[error("rpc error: code = {} desc = {}", code_name(.0.code()), printable(.0.message()))]
 pub(crate) struct CallError(pub(crate) Status);
 
-/// Hands out one connection that stands already.
-struct Once(Option<UnixStream>);
-
 impl From<Status> for CallError {
+    /// A call that its connection did not survive is UNAVAILABLE, as in every other client.
     fn from(status: Status) -> Self {
-        Self(status)
+        match std::error::Error::source(&status) {
+            Some(broken) if status.code() == Code::Unknown => Self(Status::unavailable(format!(
+                "error reading from server: {broken}"
+            ))),
+            _ => Self(status),
+        }
     }
 }
 
@@ -41,23 +40,8 @@ impl CallError {
     }
 }
 
-impl Service<Uri> for Once {
-    type Response = TokioIo<UnixStream>;
-    type Error = io::Error;
-    type Future = std::future::Ready<Result<Self::Response, io::Error>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let stream = self.0.take().map(TokioIo::new);
-        std::future::ready(stream.ok_or_else(|| io::ErrorKind::NotConnected.into()))
-    }
-}
-
-/// Connects to the socket; the channel lasts as long as this one connection.
-pub(crate) async fn connect(socket: &str) -> Result<Channel, CallError> {
+/// Connects to the socket; what is returned sends over this one connection.
+pub(crate) async fn connect(socket: &str) -> Result<Wire, CallError> {
     let unavailable = |reason: String| {
         let text = format!(
             "connection error: desc = \"transport: Error while dialing: dial unix {socket}: {reason}\""
@@ -67,8 +51,7 @@ pub(crate) async fn connect(socket: &str) -> Result<Channel, CallError> {
     let stream = UnixStream::connect(Path::new(socket))
         .await
         .map_err(|error| unavailable(format!("connect: {}", plain_words(&error))))?;
-    Endpoint::from_static("http://localhost")
-        .connect_with_connector(Once(Some(stream)))
+    Wire::open(stream, Authority::from_static("localhost"))
         .await
         .map_err(|error| unavailable(error.to_string()))
 }

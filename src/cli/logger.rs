@@ -1,11 +1,11 @@
 //! `logger get`, `logger set` and `logger reset`: the log level of a running agent, over its admin socket.
 
+use actors::wire::Wire;
 use proto::spire::api::agent::logger::v1::logger_client::LoggerClient;
 use proto::spire::api::agent::logger::v1::{
     GetLoggerRequest, ResetLogLevelRequest, SetLogLevelRequest,
 };
 use proto::spire::api::types::{LogLevel, Logger};
-use tonic::transport::Channel;
 
 use super::client::{self, CallError};
 use super::flags::{Flag, Flags, Format, Kind};
@@ -23,7 +23,7 @@ pub(super) const FLAGS: &[&Flag] = &[&cli::OUTPUT, &cli::ADMIN_SOCKET_PATH];
 pub(super) const SET_FLAGS: &[&Flag] = &[&LEVEL, &cli::OUTPUT, &cli::ADMIN_SOCKET_PATH];
 
 pub(super) fn get(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u8 {
-    call_and_show(flags, output, async |mut client: LoggerClient<Channel>| {
+    call_and_show(flags, output, async |mut client: LoggerClient<Wire>| {
         Ok(client
             .get_logger(client::request(GetLoggerRequest {}))
             .await?
@@ -32,7 +32,7 @@ pub(super) fn get(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u
 }
 
 pub(super) fn reset(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u8 {
-    call_and_show(flags, output, async |mut client: LoggerClient<Channel>| {
+    call_and_show(flags, output, async |mut client: LoggerClient<Wire>| {
         Ok(client
             .reset_log_level(client::request(ResetLogLevelRequest {}))
             .await?
@@ -48,7 +48,7 @@ pub(super) fn set(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u
     call_and_show(
         flags,
         output,
-        async move |mut client: LoggerClient<Channel>| {
+        async move |mut client: LoggerClient<Wire>| {
             let request = client::request(SetLogLevelRequest { new_level });
             Ok(client.set_log_level(request).await?.into_inner())
         },
@@ -58,7 +58,7 @@ pub(super) fn set(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u
 fn call_and_show(
     flags: &Flags,
     output: &mut Output,
-    call: impl AsyncFnOnce(LoggerClient<Channel>) -> Result<Logger, CallError>,
+    call: impl AsyncFnOnce(LoggerClient<Wire>) -> Result<Logger, CallError>,
 ) -> u8 {
     let socket = flags.text("socketPath");
     let answer = cli::block_on(client::within(Some(client::ADMIN_TIME_LIMIT), async {

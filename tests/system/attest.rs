@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use devserver::{AttestTwist, Code, DevServer, Fault, KeyKind, NodeCa, Settings, SvidTwist, rpc};
 
-use crate::harness::{Agent, DOMAIN, SOON, World, eventually, seconds};
+use crate::harness::{Agent, DOMAIN, SOON, World, eventually, seconds, throughout};
 
 fn mode(path: &Path) -> u32 {
     let metadata = fs::metadata(path).expect("the file is there");
@@ -321,4 +322,54 @@ fn the_first_sync_follows_the_attestation_at_once_and_the_second_within_five_sec
         let gap = pair[1].at.duration_since(pair[0].at).unwrap();
         assert!(gap < seconds(8), "an agent without SVIDs waited {gap:?}");
     }
+}
+
+#[test]
+fn what_is_on_disk_survives_a_kill_at_any_instant() {
+    let world = World::with(|settings| settings.agent_ttl = 20);
+    world.entry("web");
+    let mut agent = world.agent();
+
+    for milliseconds in (0..400).step_by(40) {
+        agent.start();
+        throughout(Duration::from_millis(milliseconds), || drop(agent.stored()));
+        agent.kill();
+        agent.stored();
+    }
+
+    agent.start_serving(&["/web"]);
+    assert!(!agent.log().contains("set aside"));
+    assert!(!agent.log().contains("level=error"));
+}
+
+#[test]
+fn d19_a_file_or_link_at_a_temporary_name_is_left_alone() {
+    let world = World::new();
+    world.entry("web");
+    let mut agent = world.agent();
+    let data = agent.data();
+    let victim = data.with_file_name("victim");
+    fs::write(&victim, "precious").unwrap();
+    fs::create_dir(&data).unwrap();
+    for name in ["agent-data.json", "keys.json"] {
+        symlink(&victim, data.join(format!("{name}.tmp"))).unwrap();
+    }
+
+    agent.start_serving(&["/web"]);
+
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert_eq!(mode(&data.join("keys.json")), 0o600);
+}
+
+#[test]
+fn d19_a_data_directory_that_the_world_can_write_is_refused_by_name() {
+    let world = World::new();
+    let mut agent = world.agent();
+    let data = agent.data();
+    fs::create_dir(&data).unwrap();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o777)).unwrap();
+
+    wait_denied(&mut agent, data.to_str().unwrap());
+
+    assert_eq!(world.control.connections(), 0);
 }

@@ -272,7 +272,7 @@ fn ended() -> Status {
     Status::aborted("the stream ended without a status")
 }
 
-/// A call on a runtime of its own; DEADLINE_EXCEEDED if it takes too long.
+/// A call on a runtime of its own; `DEADLINE_EXCEEDED` if it takes too long.
 fn within<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     block_on(async {
         let limited = tokio::time::timeout(CALL_LIMIT, call).await;

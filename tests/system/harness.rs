@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -48,6 +48,8 @@ pub(crate) struct Options {
     pub(crate) node: NodeFiles,
     pub(crate) socket: PathBuf,
     pub(crate) sync_interval: &'static str,
+    /// Settings of the unix workload attestor.
+    pub(crate) unix: &'static str,
 }
 
 /// An agent with a data directory of its own; its process ends with the value.
@@ -109,6 +111,7 @@ impl World {
             node,
             socket: directory.join("public/api.sock"),
             sync_interval: "1s",
+            unix: "",
         };
         Agent {
             options,
@@ -166,25 +169,27 @@ impl Agent {
             node,
             socket,
             sync_interval,
+            unix,
         } = &self.options;
         let trust = match bundle {
-            Some(path) => format!("trust_bundle_path = {path:?}"),
+            Some(path) => format!("trust_bundle_path = \"{}\"", path.display()),
             None => "insecure_bootstrap = true".to_owned(),
         };
         let data = self.data();
+        let data = data.display();
         let keys = if *keeps_keys {
-            format!("KeyManager \"disk\" {{ plugin_data {{ directory = {data:?} }} }}")
+            format!("KeyManager \"disk\" {{ plugin_data {{ directory = \"{data}\" }} }}")
         } else {
             "KeyManager \"memory\" { plugin_data {} }".to_owned()
         };
         format!(
             r#"agent {{
-  data_dir = {data:?}
+  data_dir = "{data}"
   log_level = "DEBUG"
   server_address = "127.0.0.1"
   server_port = {port}
-  socket_path = {socket:?}
-  admin_socket_path = {admin:?}
+  socket_path = "{socket}"
+  admin_socket_path = "{admin}"
   {trust}
   trust_domain = "{DOMAIN}"
   experimental {{ sync_interval = "{sync_interval}" }}
@@ -193,17 +198,18 @@ plugins {{
   {keys}
   NodeAttestor "x509pop" {{
     plugin_data {{
-      private_key_path = {key:?}
-      certificate_path = {certificate:?}
+      private_key_path = "{key}"
+      certificate_path = "{certificate}"
     }}
   }}
-  WorkloadAttestor "unix" {{ plugin_data {{}} }}
+  WorkloadAttestor "unix" {{ plugin_data {{ {unix} }} }}
 }}
 "#,
             port = self.port,
-            admin = self.admin_socket(),
-            key = node.private_key,
-            certificate = node.certificate,
+            socket = socket.display(),
+            admin = self.admin_socket().display(),
+            key = node.private_key.display(),
+            certificate = node.certificate.display(),
         )
     }
 
@@ -286,18 +292,17 @@ plugins {{
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
-        self.exit_code().is_none()
+        self.ended().is_none()
     }
 
-    fn exit_code(&mut self) -> Option<Option<i32>> {
+    fn ended(&mut self) -> Option<ExitStatus> {
         let process = self.process.as_mut().expect("a started agent");
-        let status = process.try_wait().expect("a child can be waited for");
-        status.map(|status| status.code())
+        process.try_wait().expect("a child can be waited for")
     }
 
     /// Waits for the end of the process, and gives its exit code.
     pub(crate) fn wait_ended(&mut self, limit: Duration) -> Option<i32> {
-        eventually("the agent ends", limit, || self.exit_code())
+        eventually("the agent ends", limit, || self.ended()).code()
     }
 
     /// Asks the process to end, and gives its exit code and the time it took.

@@ -145,27 +145,31 @@ fn any_failing_call_leaves_the_agent_up_and_serving() {
     };
     let broken: Vec<_> = started.into_iter().map(break_down).collect();
 
-    for (mut agent, stream, world) in broken {
-        wait_for_late(&mut agent, &stream, SOON);
+    for mut run in broken {
+        let (agent, stream, world) = &mut run;
+        wait_for_late(agent, stream, SOON);
         assert_eq!(world.control.count(rpc::ATTEST_AGENT), 1);
     }
 }
 
 #[test]
 fn a_call_that_is_never_answered_is_given_up() {
-    let world = World::new();
-    let (mut agent, stream) = serving(&world);
-
-    for name in ROUND {
+    let stall = |name| {
+        let world = World::new();
+        let (agent, stream) = serving(&world);
         world.control.add_fault(Fault::stall(name).times(1));
-    }
-    let stalled = world.control.count(rpc::SYNC_AUTHORIZED_ENTRIES) + 1;
-    world
-        .control
-        .wait_for_calls(rpc::SYNC_AUTHORIZED_ENTRIES, stalled, SOON);
-    agent.fetch().expect("the workload is served");
+        world.entry(LATE);
+        (name, agent, stream, world)
+    };
+    let runs = ROUND.map(stall);
 
-    wait_recovered(&world, &mut agent, &stream, seconds(120));
+    for mut run in runs {
+        let (name, agent, stream, _) = &mut run;
+        agent.fetch().expect("the workload is served");
+        wait_for_late(agent, stream, seconds(75));
+        let line = format!("{name} was not answered within");
+        assert!(agent.log().contains(&line), "{line}");
+    }
 }
 
 #[test]
@@ -252,4 +256,49 @@ fn d02_a_server_under_an_unknown_authority_is_refused_and_the_workload_is_served
         .configure(|settings| settings.server_generation = None);
 
     wait_recovered(&world, &mut agent, &stream, SOON);
+}
+
+#[test]
+fn a_restart_without_the_server_waits_and_goes_on_where_it_was() {
+    let world = World::new();
+    let (mut agent, _) = serving(&world);
+    let stored = agent.stored();
+    agent.stop();
+    world.control.stop();
+
+    agent.start();
+    agent.wait_logged(FAILED, 1);
+    let stream = agent.stream();
+    let refusal = fetch_jwt(agent.socket());
+    assert_eq!(refusal.code(), Code::Unavailable);
+    assert!(
+        refusal
+            .message()
+            .contains("not synced with the server yet: "),
+        "{refusal:?}"
+    );
+    assert_eq!(agent.stored(), stored);
+    world.control.start();
+
+    wait_recovered(&world, &mut agent, &stream, SOON);
+    assert_eq!(world.control.count(rpc::ATTEST_AGENT), 1);
+}
+
+#[test]
+fn d02_an_agent_whose_svid_ended_in_an_outage_attests_again_and_goes_on() {
+    let world = World::with(|settings| settings.agent_ttl = 12);
+    let (mut agent, stream) = serving(&world);
+
+    world.control.stop();
+    throughout(seconds(14), || {
+        assert!(agent.is_running(), "the agent has ended");
+        agent
+            .fetch()
+            .expect("workload SVIDs outlive the agent's own");
+    });
+    world.control.start();
+
+    // A retry after the end of a certificate comes within a minute.
+    wait_recovered(&world, &mut agent, &stream, seconds(80));
+    assert!(agent.log().contains("Unable to rotate the agent SVID"));
 }

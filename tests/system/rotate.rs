@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use devserver::{SignTwist, SvidTwist, rpc};
+use devserver::{Code, SignTwist, SvidTwist, rpc};
 
-use crate::harness::{SOON, World, eventually, own_entry, seconds, throughout};
+use crate::harness::{Agent, SOON, World, eventually, own_entry, seconds, throughout};
 
 #[test]
 fn the_agent_svid_is_replaced_before_its_end_by_the_way_that_the_server_wants() {
-    let table = [(true, 2, 0), (false, 1, 1)];
-
-    for (can_reattest, attestations, renewals) in table {
+    let begin = |(can_reattest, attestations, renewals)| {
         let world = World::with(|settings| {
             settings.agent_ttl = 20;
             settings.can_reattest = can_reattest;
@@ -18,22 +16,28 @@ fn the_agent_svid_is_replaced_before_its_end_by_the_way_that_the_server_wants() 
         world.entry("web");
         let mut agent = world.agent();
         agent.start_serving(&["/web"]);
-        let first = agent.stored().unwrap();
-        let keys = || std::fs::read_to_string(agent.data().join("keys.json")).unwrap();
-        let first_keys = keys();
+        let first = (agent.stored().unwrap(), keys(&agent));
+        (agent, first, attestations, renewals, world)
+    };
+    let mut runs = [(true, 2, 0), (false, 1, 1)].map(begin);
 
+    for (agent, (stored, keys_before), attestations, renewals, world) in &mut runs {
         let second = eventually("a new agent SVID is stored", seconds(15), || {
             agent.fetch().expect("the workload is served throughout");
-            agent.stored().filter(|stored| *stored != first)
+            agent.stored().filter(|now| now != stored)
         });
 
         assert_eq!(second.svid.len(), 1);
-        assert_ne!(keys(), first_keys, "the new SVID has a new key");
-        assert_eq!(world.control.count(rpc::ATTEST_AGENT), attestations);
-        assert_eq!(world.control.count(rpc::RENEW_AGENT), renewals);
+        assert_ne!(keys(agent), *keys_before, "the new SVID has a new key");
+        assert_eq!(world.control.count(rpc::ATTEST_AGENT), *attestations);
+        assert_eq!(world.control.count(rpc::RENEW_AGENT), *renewals);
         world.entry("with-the-new-one");
         agent.wait_served(&["/web", "/with-the-new-one"]);
     }
+}
+
+fn keys(agent: &Agent) -> String {
+    std::fs::read_to_string(agent.data().join("keys.json")).expect("keys are on disk")
 }
 
 #[test]
@@ -91,25 +95,23 @@ fn d03_workload_svids_are_renewed_by_timers_of_their_own_without_an_entry_sync()
         .wait_for_calls(rpc::GET_BUNDLE, bundles, seconds(10));
     assert!(synced);
 
-    throughout(seconds(18), || {
+    throughout(seconds(13), || {
         let update = agent.fetch().expect("the workload is served throughout");
         assert_eq!(update.paths(), ["/web"]);
     });
 
     assert_eq!(syncs(), 2);
     assert_eq!(world.control.count(rpc::GET_BUNDLE), bundles);
-    let updates = stream.updates();
+    let updates = eventually("a message for each signing call", SOON, || {
+        let updates = stream.updates();
+        (updates.len() == world.control.count(rpc::BATCH_NEW_X509_SVID)).then_some(updates)
+    });
     let identities = updates.iter().filter_map(|update| update.identity("/web"));
     let serials: BTreeSet<_> = identities.clone().map(|found| &found.serial).collect();
     let keys: BTreeSet<_> = identities.map(|found| &found.key).collect();
-    assert!(serials.len() >= 4, "{} renewals", serials.len());
+    assert!(serials.len() >= 3, "{} renewals", serials.len());
     assert_eq!(serials.len(), updates.len(), "a message without news");
     assert_eq!(keys.len(), updates.len(), "a key was used twice");
-    assert_eq!(
-        world.control.count(rpc::BATCH_NEW_X509_SVID),
-        updates.len(),
-        "a renewal costs one call"
-    );
 }
 
 #[test]
@@ -126,7 +128,9 @@ fn d22_faulty_svids_are_refused_one_by_one_and_the_last_good_ones_stay() {
     ]);
     let world = World::with(|settings| settings.svid_ttl = 30);
     world.entry("steady");
-    twists.keys().for_each(|id| world.entry(id));
+    for id in twists.keys() {
+        world.entry(id);
+    }
     let mut agent = world.agent();
     let mut paths: Vec<String> = twists.keys().map(|id| format!("/{id}")).collect();
     paths.push("/steady".to_owned());
@@ -151,9 +155,9 @@ fn d22_faulty_svids_are_refused_one_by_one_and_the_last_good_ones_stay() {
         let path = format!("/{id}");
         assert_eq!(update.identity(&path), good.identity(&path), "{id}");
     }
-    twists
-        .keys()
-        .for_each(|id| world.control.twist_signing(id, None));
+    for id in twists.keys() {
+        world.control.twist_signing(id, None);
+    }
 
     eventually("all are renewed", SOON, || {
         let update = agent.fetch().expect("the workload is served");
@@ -174,6 +178,12 @@ fn d21_an_entry_made_anew_under_its_id_gets_a_certificate_of_its_own() {
     let mut agent = world.agent();
     let before = agent.start_serving(&["/web"]);
     let stream = agent.stream();
+    let wait_seen = |path: &str| {
+        eventually("the stream brings it", SOON, || {
+            stream.has_seen(path).then_some(())
+        });
+    };
+    wait_seen("/web");
 
     for round in 0..3 {
         let path = format!("/made-anew-{round}");
@@ -182,6 +192,7 @@ fn d21_an_entry_made_anew_under_its_id_gets_a_certificate_of_its_own() {
         world.control.add_entry(entry);
 
         agent.wait_served(&[&path]);
+        wait_seen(&path);
     }
 
     let last = agent.fetch().unwrap().identities;
@@ -205,4 +216,16 @@ fn a_changed_entry_is_signed_anew_and_served_until_then() {
         let update = agent.fetch().expect("the workload is served throughout");
         (update != before).then_some(())
     });
+}
+
+#[test]
+fn an_entry_that_the_server_never_signs_does_not_keep_the_others_from_a_caller() {
+    let world = World::new();
+    world.entry("good");
+    world.entry("never");
+    let refusal = SignTwist::Fail(Code::Internal, "not this one".to_owned());
+    world.control.twist_signing("never", Some(refusal));
+    let mut agent = world.agent();
+
+    agent.start_serving(&["/good"]);
 }

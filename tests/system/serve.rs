@@ -70,6 +70,66 @@ fn a_caller_without_an_entry_is_denied() {
 }
 
 #[test]
+fn d18_a_denial_names_process_and_method_but_no_selector() {
+    let world = World::new();
+    let mut entry = own_entry("other");
+    entry.selectors.push("unix:user:nobody-else".to_owned());
+    world.control.add_entry(entry);
+    let mut agent = world.agent();
+    agent.start();
+
+    agent.wait_socket();
+    eventually("a denial", SOON, || {
+        let refusal = agent.fetch().err()?;
+        (refusal.code() == Code::PermissionDenied).then_some(())
+    });
+
+    agent.wait_logged("No identity issued", 1);
+    let log = agent.log();
+    let line = log.lines().find(|line| line.contains("No identity issued"));
+    let line = line.unwrap();
+    assert!(line.contains("level=error"), "{line}");
+    assert!(line.contains("method=FetchX509SVID"), "{line}");
+    assert!(
+        line.contains(&format!("pid={}", std::process::id())),
+        "{line}"
+    );
+    assert!(!log.contains("unix:"), "selectors are in the log");
+    assert!(!log.contains("nobody-else"), "selectors are in the log");
+}
+
+#[test]
+fn d13_a_program_too_large_to_be_hashed_has_all_its_other_selectors() {
+    let world = World::new();
+    let program = std::env::current_exe().unwrap();
+    let selector = format!("unix:path:{}", program.display());
+    let entry = devserver::Entry::new("by-path", "/by-path", &[&selector]);
+    world.control.add_entry(entry);
+    let mut agent = world.agent();
+    agent.options.unix = "discover_workload_path = true, workload_size_limit = 1024";
+
+    agent.start_serving(&["/by-path"]);
+}
+
+#[test]
+fn d16_a_key_that_the_reference_ignores_is_a_warning_with_its_nearest_known_name() {
+    let world = World::new();
+    world.entry("web");
+    let mut agent = world.agent();
+    agent.options.unix = "discover_workload_paht = true";
+
+    agent.start_serving(&["/web"]);
+
+    let log = agent.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("discover_workload_paht"));
+    let line = line.expect("the key is named");
+    assert!(line.contains("level=warning"), "{line}");
+    assert!(line.contains("discover_workload_path"), "{line}");
+}
+
+#[test]
 fn identities_come_in_the_order_of_entry_ids() {
     let world = World::new();
     for (id, path) in [("b", "/first"), ("a", "/second"), ("c", "/aaa")] {

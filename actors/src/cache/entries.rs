@@ -128,8 +128,16 @@ impl Entries {
         changes
     }
 
+    /// Takes an entry in full. Most syncs bring entries that are as they were: for those nothing changes, refusals are still counted.
     fn replace(&mut self, entry: Arc<Entry>, changes: &mut Changes) {
         let id = entry.id.clone();
+        if self
+            .records
+            .get(&id)
+            .is_some_and(|held| held.entry == entry)
+        {
+            return;
+        }
         let old = self.records.remove(&id);
         if !entry.store_svid {
             self.index.insert(&id, &entry.selectors);

@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(75);
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 /// Preface and frame head: who got so far without being cut off by hyper speaks HTTP/2 (RFC 9113 3.4).
 const GREETING_BYTES: usize = 24 + 9;
-/// How long after a burst of closes freed memory is given back.
+/// How long after a burst of ends freed memory is given back.
 const TRIM_DELAY: Duration = Duration::from_secs(5);
 
 /// Calls in flight on one connection.
@@ -52,9 +52,9 @@ pub(super) struct Door {
     http: http2::Builder<LocalTasks>,
 }
 
-/// Runs a connection's calls on the actors' thread. They end with their connection.
-#[derive(Debug, Clone, Copy)]
-struct LocalTasks;
+/// Runs a connection's calls on the actors' thread. They end with their connection, and each end is counted.
+#[derive(Debug, Clone)]
+struct LocalTasks(Rc<Census>);
 
 /// Counts the bytes read.
 struct Counted<T> {
@@ -65,7 +65,7 @@ struct Counted<T> {
 impl Door {
     /// A door to these services.
     pub(super) fn new(routes: Routes, gate: Arc<Gate>, census: Rc<Census>) -> Self {
-        let mut http = http2::Builder::new(LocalTasks);
+        let mut http = http2::Builder::new(LocalTasks(Rc::clone(&census)));
         http.max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEADER_LIST_BYTES_MAX)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -196,10 +196,18 @@ pub(super) async fn serve(listener: LocalListener, door: Rc<Door>) {
 async fn attend(door: Rc<Door>, stream: UnixStream, place: Place, caller: Arc<Caller>) {
     Box::pin(door.converse(stream, caller)).await;
     drop(place);
-    if door.census.asks_for_trim() {
-        tokio::time::sleep(TRIM_DELAY).await;
-        sys::trim_heap();
-        door.census.trimmed();
+    trim_later(&door.census);
+}
+
+/// After a burst of ends, and a while for more of them, freed memory is given back.
+fn trim_later(census: &Rc<Census>) {
+    if census.asks_for_trim() {
+        let census = Rc::clone(census);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(TRIM_DELAY).await;
+            sys::trim_heap();
+            census.trimmed();
+        });
     }
 }
 
@@ -223,7 +231,11 @@ where
     F::Output: 'static,
 {
     fn execute(&self, future: F) {
-        tokio::task::spawn_local(future);
+        let census = Rc::clone(&self.0);
+        tokio::task::spawn_local(async move {
+            future.await;
+            trim_later(&census);
+        });
     }
 }
 

@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 
 use super::caps::Caps;
 
-/// So many closed connections leave enough behind to be worth a trim.
-const CLOSED_BEFORE_TRIM: u32 = 64;
+/// So many ended connections and calls leave enough behind to be worth a trim.
+const ENDED_BEFORE_TRIM: u32 = 64;
 
 /// Open connections. Shared by the accept loops and the connections of one thread.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Census {
     by_uid: RefCell<HashMap<u32, usize>>,
     total: Cell<usize>,
     emptied: Notify,
-    closed: Cell<u32>,
+    ended: Cell<u32>,
     trim_is_due: Cell<bool>,
 }
 
@@ -37,7 +37,7 @@ impl Census {
             by_uid: RefCell::default(),
             total: Cell::new(0),
             emptied: Notify::new(),
-            closed: Cell::new(0),
+            ended: Cell::new(0),
             trim_is_due: Cell::new(false),
         }
     }
@@ -69,15 +69,15 @@ impl Census {
         }
     }
 
-    /// Told after each close: whether a trim is to be done soon. Says so once until [`Self::trimmed`].
+    /// Told after each end of a connection or call: whether a trim is to be done soon. Says so once until [`Self::trimmed`].
     pub(super) fn asks_for_trim(&self) -> bool {
-        self.closed.set(self.closed.get().saturating_add(1));
-        self.closed.get() >= CLOSED_BEFORE_TRIM && !self.trim_is_due.replace(true)
+        self.ended.set(self.ended.get().saturating_add(1));
+        self.ended.get() >= ENDED_BEFORE_TRIM && !self.trim_is_due.replace(true)
     }
 
     /// A trim was done.
     pub(super) fn trimmed(&self) {
-        self.closed.set(0);
+        self.ended.set(0);
         self.trim_is_due.set(false);
     }
 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_closes_asks_for_one_trim() {
+    fn a_burst_of_ends_asks_for_one_trim() {
         let census = census(1, 1);
 
         let asked = (0..200).filter(|_| census.asks_for_trim()).count();

@@ -14,6 +14,9 @@ use super::proc_status::ProcStatus;
 /// Largest file of `/proc` that is read, in bytes: 65,536 groups of ten digits and all the rest.
 const MAX_PROC_BYTES: u64 = 1 << 20;
 
+/// An ordinary file of `/proc` is shorter than this.
+const PROC_BYTES_USUAL: usize = 4096;
+
 /// An open `/proc/PID`.
 #[derive(Debug)]
 pub(super) struct ProcessDir(OwnedFd);
@@ -85,7 +88,8 @@ impl ProcessDir {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.0, name, flags, Mode::empty())
             .map_err(|error| unreadable(name, error))?;
-        let mut text = Vec::new();
+        // Room for all of an ordinary file: the kernel hands it over in one read.
+        let mut text = Vec::with_capacity(PROC_BYTES_USUAL);
         let read = std::fs::File::from(fd)
             .take(MAX_PROC_BYTES)
             .read_to_end(&mut text);

@@ -19,11 +19,11 @@ use super::SigningRefusal;
 use super::attest::parse_chain;
 use super::entries::{self, Exchange, Next, SyncLimits};
 use super::status::{Failure, clean};
-use super::wire::Wire;
 use crate::bundle::Bundle;
 use crate::entry::{EntrySync, KnownEntries};
 use crate::spiffe_id::TrustDomain;
 use crate::svid::Certificate;
+use crate::wire::Wire;
 
 /// How long the server may take to end a stream after its last message.
 const FAREWELL: Duration = Duration::from_secs(2);

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::Authority;
-use hyper::client::conn::http2::Builder;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::net::sockopt;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -20,21 +18,18 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::ServerError;
-use super::link::{Link, LinkLimits, LinkStream, Need};
+use super::link::{Link, LinkLimits, Need};
 use super::status::{is_about_certificates, rejected, unreachable};
 use super::verify::{Rejection, ServerVerifier, Verdict};
-use super::wire::Wire;
 use crate::clock::Clock;
 use crate::credentials::ServerTrust;
 use crate::random::Random;
 use crate::spiffe_id::SpiffeId;
 use crate::svid::X509Svid;
+use crate::wire::Wire;
 
 /// The one application protocol that gRPC servers take.
 const ALPN: &[u8] = b"h2";
-/// Flow-control windows: what one stream, and all of them, may have under way to us, in bytes.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Dead peers: probes after this time without traffic, this far apart; sent bytes that nobody acknowledges for that long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -149,25 +144,10 @@ impl Dialer {
 
     async fn open(&self, tls: TlsStream<TcpStream>) -> Result<Connection, ServerError> {
         let (link, stream) = Link::wrap(tls, self.link_limits);
-        let (sender, driver) = Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake::<TokioIo<LinkStream<_>>, _>(TokioIo::new(stream))
+        let wire = Wire::open(stream, self.authority.clone())
             .await
             .map_err(|error| self.unreachable(error.to_string()))?;
-        let driver = async move {
-            if let Err(error) = driver.await {
-                tracing::debug!(%error, "connection to the server ended");
-            }
-        };
-        hyper::rt::Executor::execute(&TokioExecutor::new(), driver);
-        Ok(Connection {
-            link,
-            wire: Wire {
-                sender,
-                authority: self.authority.clone(),
-            },
-        })
+        Ok(Connection { link, wire })
     }
 
     /// Tries all addresses in random order, one after the other.
@@ -292,7 +272,7 @@ impl Connection {
 
     /// Whether a new call has a chance.
     pub(super) fn is_usable(&self) -> bool {
-        !self.link.is_over() && !self.wire.sender.is_closed()
+        !self.link.is_over() && !self.wire.is_closed()
     }
 
     /// Keeps the connection open until the result is dropped.

@@ -118,8 +118,17 @@ pub struct SignedRound {
     pub failures: Failures,
     /// When the next SVID is due.
     pub next: Option<std::time::SystemTime>,
-    /// A call that failed as a whole.
-    pub error: Option<SyncError>,
+    /// What failed as a whole.
+    pub failed: Option<FailedCall>,
+}
+
+/// A signing call that failed as a whole: what it asked for is still due.
+#[derive(Debug)]
+pub struct FailedCall {
+    /// Why.
+    pub error: SyncError,
+    /// The earliest end among the SVIDs that it was to replace.
+    pub earliest_end: Option<std::time::SystemTime>,
 }
 
 impl Tools {
@@ -180,7 +189,7 @@ impl Tools {
         mut bundle: Arc<Bundle>,
         mut random: Random,
     ) -> SignedRound {
-        let mut error = None;
+        let mut failed = None;
         loop {
             let now = self.clock.now();
             let renewals = match self.cache.due.send(DueForRenewal { now: now.wall }).await {
@@ -189,7 +198,10 @@ impl Tools {
                     return SignedRound {
                         failures,
                         next: None,
-                        error: Some(gone.into()),
+                        failed: Some(FailedCall {
+                            error: gone.into(),
+                            earliest_end: None,
+                        }),
                     };
                 }
             };
@@ -199,21 +211,22 @@ impl Tools {
                 .into_iter()
                 .take(MAX_SIGNING_BATCH)
                 .collect();
-            if batch.is_empty() || error.is_some() {
+            if batch.is_empty() || failed.is_some() {
                 return SignedRound {
                     failures,
                     next: renewals.next,
-                    error,
+                    failed,
                 };
             }
-            if let Err(failed) = self
+            if let Err(error) = self
                 .sign_batch(&batch, &mut failures, &mut bundle, &mut random)
                 .await
             {
-                for due in &batch {
-                    failures.failed(&due.entry.id, due.expires_at, now, &mut random);
-                }
-                error = Some(failed);
+                let earliest_end = batch.iter().filter_map(|due| due.expires_at).min();
+                failed = Some(FailedCall {
+                    error,
+                    earliest_end,
+                });
             }
         }
     }

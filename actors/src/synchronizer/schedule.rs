@@ -3,7 +3,7 @@
 //! | timer | due |
 //! |---|---|
 //! | entry sync | until the first success: retries from 5 s to 2 min. Then the rule: first tick `min(next(), 5 s)`; after a failure `next()`, never clamped; after a success the back-off starts again and the wait is `next()`, at most 5 s if the cache holds no SVID |
-//! | renewal | the earliest instant drawn for an SVID when it was issued, or the retry of what failed |
+//! | renewal | the earliest instant drawn for an SVID when it was issued, or the retry of an entry that failed; after a call that failed as a whole nothing is signed before the gap of that call |
 //! | bundle refresh | the server's hint or a tenth of the shortest authority lifetime, where that is sooner than the entry sync |
 //!
 //! Intervals are measured by the boot clock, certificates by the wall clock.
@@ -37,6 +37,8 @@ pub struct Schedule {
     entry_sync: EntrySync,
     renewal: Option<SystemTime>,
     renewal_retry: Option<Duration>,
+    /// Signing as a whole fails: nothing is signed before this.
+    signing_gate: Option<Duration>,
     bundle_interval: Option<Duration>,
     bundle_due: Option<Duration>,
 }
@@ -81,6 +83,7 @@ impl Schedule {
             entry_sync: EntrySync::Off,
             renewal: None,
             renewal_retry: None,
+            signing_gate: None,
             bundle_interval: None,
             bundle_due: None,
         }
@@ -136,9 +139,14 @@ impl Schedule {
         self.renewal = at;
     }
 
-    /// What could not be signed is tried again after `wait`; `None` = nothing is left to retry.
+    /// Entries that could not be signed are tried again after `wait`; `None` = there are none.
     pub fn retry_renewal(&mut self, now: Now, wait: Option<Duration>) {
         self.renewal_retry = wait.map(|wait| now.boot + wait);
+    }
+
+    /// Signing as a whole failed and rests for `wait`; `None` = it works.
+    pub fn rest_signing(&mut self, now: Now, wait: Option<Duration>) {
+        self.signing_gate = wait.map(|wait| now.boot + wait);
     }
 
     /// Something is to be signed now: a caller waits for it.
@@ -163,18 +171,23 @@ impl Schedule {
 
     /// How long to sleep.
     pub fn nap(&self, now: Now) -> Duration {
-        let boot_timers = [self.entry_sync.due(), self.renewal_retry, self.bundle_due];
-        let soonest = boot_timers
+        let until = |due: Duration| due.saturating_sub(now.boot);
+        let others = [self.entry_sync.due(), self.bundle_due]
             .into_iter()
             .flatten()
-            .map(|due| due.saturating_sub(now.boot))
-            .min();
+            .map(until);
+        let soonest = others.chain(self.until_signing(now)).min();
+        soonest.unwrap_or(MAX_NAP).min(MAX_NAP)
+    }
+
+    /// How long until something is to be signed on its own account.
+    fn until_signing(&self, now: Now) -> Option<Duration> {
+        let gate = self.signing_gate.map(|gate| gate.saturating_sub(now.boot));
+        let retry = self.renewal_retry.map(|due| due.saturating_sub(now.boot));
         let renewal = self.renewal.map(|at| now.until(at));
-        [soonest, renewal, Some(MAX_NAP)]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(MAX_NAP)
+        // What failed as a whole is still to be done, though nothing else names it.
+        let wanted = [retry, renewal, gate].into_iter().flatten().min();
+        wanted.map(|wanted| wanted.max(gate.unwrap_or_default()))
     }
 
     /// What is to be done now: nothing before something is due, then also what is due soon.
@@ -190,9 +203,9 @@ impl Schedule {
                 self.bundle_due,
                 slack(self.bundle_interval.unwrap_or_default()),
             );
-        let renewals = entries
-            || reached(self.renewal_retry, Duration::ZERO)
-            || self.renewal.is_some_and(|at| at <= now.wall);
+        let is_resting = self.signing_gate.is_some_and(|gate| gate > now.boot);
+        let is_due = self.until_signing(now).is_some_and(|wait| wait.is_zero());
+        let renewals = !is_resting && (entries || is_due);
         Work {
             entries,
             renewals,

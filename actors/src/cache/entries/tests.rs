@@ -356,6 +356,22 @@ fn an_entry_that_is_refused_again_and_again_does_not_hold_up_its_neighbours() {
 }
 
 #[test]
+fn a_sync_without_news_changes_nothing_and_forgets_no_refusal() {
+    let mut world = world(10);
+    let (bad, good) = (entry("bad", 1000), entry("good", 1000));
+    world.sync([bad.clone(), good.clone()]);
+    world.sign(&good, minutes(60));
+
+    for _ in 0..REFUSALS_BEFORE_SERVING_WITHOUT {
+        world.entries.refused(&[entry_id("bad")]);
+        let changes = world.sync([bad.clone(), good.clone()]);
+        assert!(changes.is_empty());
+    }
+
+    assert_eq!(world.ids(1000), ["good"]);
+}
+
+#[test]
 fn federated_bundles_come_with_the_identities_that_name_them() {
     let mut world = world(10);
     let other = TrustDomain::parse("other.test").unwrap();
@@ -418,6 +434,19 @@ fn only_those_concerned_hear_of_a_change() {
     }
     assert!(unchanged.is_empty());
     assert!(rotated.everybody);
+}
+
+#[test]
+fn a_list_that_comes_again_whole_concerns_nobody() {
+    let mut world = world(10);
+    world.sync([entry("a", 1), entry("b", 2)]);
+
+    assert!(world.sync([entry("a", 1), entry("b", 2)]).is_empty());
+    assert!(
+        world
+            .sync([entry("a", 1), with_revision(entry("b", 2), 1)])
+            .concern(&uid_selectors(2))
+    );
 }
 
 #[test]

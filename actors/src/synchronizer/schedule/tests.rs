@@ -243,6 +243,32 @@ fn a_retry_of_a_renewal_wakes_for_itself() {
 }
 
 #[test]
+fn after_a_signing_call_that_failed_nothing_is_signed_before_its_gap() {
+    let mut random = Random::from_seed(7);
+    let start = at(seconds(0));
+    let mut schedule = running(start, &mut random);
+    schedule.renew_at(Some(start.wall + seconds(3)));
+
+    schedule.rest_signing(start, Some(seconds(12)));
+    schedule.renew_now(start);
+
+    assert_eq!(schedule.nap(start), seconds(12));
+    assert_eq!(schedule.work(at(seconds(3))), Work::default());
+    assert!(schedule.work(at(seconds(12))).renewals);
+    schedule.attested(at(seconds(5)));
+    assert_eq!(
+        schedule.work(at(seconds(5))),
+        Work {
+            entries: true,
+            ..Work::default()
+        },
+        "entries are synced meanwhile"
+    );
+    schedule.rest_signing(at(seconds(6)), None);
+    assert!(schedule.work(at(seconds(6))).renewals);
+}
+
+#[test]
 fn a_caller_that_waits_for_an_svid_is_served_at_once() {
     let mut random = Random::from_seed(7);
     let start = at(seconds(0));

@@ -1,4 +1,5 @@
-//! HTTP/2 requests for tonic's clients over one connection. Sees to it that no header of an answer can upset tonic.
+//! HTTP/2 requests for tonic's clients over one connection: to the server, and from a command to the running agent. Sees to it that no header
+//! of an answer can upset tonic.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,7 +13,9 @@ use http::header::{HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http2::SendRequest;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::body::Body;
 use tower_service::Service;
 
@@ -24,21 +27,55 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
+/// Flow-control windows: what one stream, and all of them, may have under way to us, in bytes.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
 /// Errors as tonic wants them.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends requests over one connection. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Wire {
-    /// The connection's sending end.
-    pub(super) sender: SendRequest<Body>,
-    /// What `:authority` says.
-    pub(super) authority: Authority,
+pub struct Wire {
+    sender: SendRequest<Body>,
+    authority: Authority,
 }
 
 /// The body of an answer.
 #[derive(Debug)]
-pub(super) struct Answer(Incoming);
+pub struct Answer(Incoming);
+
+/// What HTTP/2 runs on. Boxed, so that one instance of the protocol's code serves every kind of stream.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+impl Wire {
+    /// Begins HTTP/2 on a stream. The connection ends when the last copy is gone and nothing runs on it.
+    pub async fn open(
+        stream: impl Transport + 'static,
+        authority: Authority,
+    ) -> Result<Self, hyper::Error> {
+        let stream: Box<dyn Transport> = Box::new(stream);
+        let (sender, driver) = Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .handshake(TokioIo::new(stream))
+            .await?;
+        let driver = async move {
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "connection ended");
+            }
+        };
+        hyper::rt::Executor::execute(&TokioExecutor::new(), driver);
+        Ok(Self { sender, authority })
+    }
+
+    /// Whether nothing can be sent any more.
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+}
 
 impl Service<http::Request<Body>> for Wire {
     type Response = http::Response<Answer>;
