@@ -104,7 +104,7 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
         }
     };
     for warning in &config.warnings {
-        tracing::warn!(key = %warning.key, "{}", warning.message);
+        tracing::warn!(key = %warning.key, "{warning}");
     }
     for setting in config.unbuilt() {
         tracing::warn!(key = %setting.key, line = setting.line, "this build does not act on the setting yet");

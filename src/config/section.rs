@@ -128,7 +128,7 @@ impl<'a> Section<'a> {
                 origin,
             });
         } else {
-            let message = format!("unknown {what} is ignored");
+            let message = format!("unknown {what} (ignored)");
             notes.warnings.push(Warning {
                 message,
                 key,

@@ -55,7 +55,7 @@ pub enum SocketError {
     #[error("socket {} is in use by another process", .0.display())]
     InUse(PathBuf),
     /// The operating system refuses.
-    #[error("cannot {action} {}: {source}", .path.display())]
+    #[error("cannot {action} {}", .path.display())]
     Refused {
         /// What was tried.
         action: &'static str,

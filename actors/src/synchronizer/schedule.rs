@@ -107,6 +107,12 @@ impl Schedule {
     /// A sync succeeded and the cache, asked after it, holds `svid_count` SVIDs.
     pub fn sync_succeeded(&mut self, now: Now, svid_count: usize, random: &mut Random) {
         let is_first = matches!(self.entry_sync, EntrySync::Off | EntrySync::First { .. });
+        if matches!(self.entry_sync, EntrySync::Failing { .. })
+            && self.signing_gate.take().is_some()
+        {
+            // The server is back: what could not be signed meanwhile is not to wait for its gap.
+            self.renewal_retry = Some(now.boot);
+        }
         self.backoff.reset();
         let next = self.backoff.next(random);
         let wait = if is_first || svid_count == 0 {

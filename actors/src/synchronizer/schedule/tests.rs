@@ -269,6 +269,25 @@ fn after_a_signing_call_that_failed_nothing_is_signed_before_its_gap() {
 }
 
 #[test]
+fn the_first_good_sync_after_an_outage_ends_the_gap_of_signing() {
+    let mut random = Random::from_seed(7);
+    let start = at(seconds(0));
+    let mut schedule = running(start, &mut random);
+    schedule.sync_failed(start, &mut random);
+    schedule.rest_signing(start, Some(seconds(120)));
+
+    schedule.sync_succeeded(at(seconds(20)), 1, &mut random);
+    assert!(schedule.work(at(seconds(20))).renewals);
+
+    schedule.rest_signing(at(seconds(20)), Some(seconds(120)));
+    schedule.sync_succeeded(at(seconds(30)), 1, &mut random);
+    assert!(
+        !schedule.work(at(seconds(30))).renewals,
+        "signing alone fails: its gap holds"
+    );
+}
+
+#[test]
 fn a_caller_that_waits_for_an_svid_is_served_at_once() {
     let mut random = Random::from_seed(7);
     let start = at(seconds(0));
