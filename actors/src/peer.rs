@@ -1,6 +1,7 @@
 //! The process at the other end of a local connection, as the kernel names it.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use crate::sys;
 
 /// How often a process without pidfd is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Room for a line of `/proc/PID/stat`: 52 numbers of at most 20 digits, and the name.
+const STAT_BYTES_MAX: usize = 1536;
 /// The fields of `/proc/PID/stat` behind the command name, in every kernel of this century.
 const STAT_FIELDS_MIN: usize = 36;
 /// The start time among them: field 22 of all, the third being the first behind the name.
@@ -136,9 +139,10 @@ fn has_exited(pidfd: &OwnedFd) -> bool {
 }
 
 fn start_time(pid: i32) -> io::Result<Option<u64>> {
-    Ok(parse_start_time(&std::fs::read(format!(
-        "/proc/{pid}/stat"
-    ))?))
+    // The kernel hands the whole line over in one read; the command name in it has at most 64 bytes.
+    let mut line = [0; STAT_BYTES_MAX];
+    let length = File::open(format!("/proc/{pid}/stat"))?.read(&mut line)?;
+    Ok(line.get(..length).and_then(parse_start_time))
 }
 
 /// Field 22 of `/proc/PID/stat`. The command name, in parentheses, may hold blanks and parentheses itself (proc(5)).
