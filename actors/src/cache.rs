@@ -1,6 +1,6 @@
 //! Entries, X.509-SVIDs with their keys, bundles and subscribers.
-//! Takes [`ApplyEntries`], [`ApplyBundles`], [`InstallSvids`], [`Forget`], [`KnownVersions`], [`DueForRenewal`] and [`SvidCount`] from the
-//! synchronizer, [`Subscribe`] and [`DescribeCache`] from the endpoint. Sends [`IdentityMissing`]. Decisions are in [`entries`] and [`index`].
+//! Takes [`ApplyEntries`], [`ApplyBundles`], [`InstallSvids`], [`KnownVersions`], [`DueForRenewal`] and [`SvidCount`] from the
+//! synchronizer, [`Forget`] when the agent is banned, [`Subscribe`] and [`DescribeCache`] from the endpoint. Sends [`IdentityMissing`]. Decisions are in [`entries`] and [`index`].
 
 pub mod entries;
 pub mod index;
@@ -36,7 +36,9 @@ pub struct Cache {
     subscribers: Subscribers,
     /// Changes that callers have not been told of yet: entries came, their bundles have not.
     untold: Changes,
-    expiry_timer: Option<SpawnHandle>,
+    /// When the next SVID begins or ends.
+    next_turn: Option<SystemTime>,
+    turn_timer: Option<SpawnHandle>,
     missing: Option<Recipient<IdentityMissing>>,
     clock: Clock,
 }
@@ -108,10 +110,10 @@ pub struct IdentityMissing;
 #[rtype(result = "()")]
 pub struct ReportMissing(pub Recipient<IdentityMissing>);
 
-/// Private message to notice SVIDs whose end has come.
+/// Private message to notice SVIDs whose beginning or end has come.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-struct Expire;
+struct Turn;
 
 /// One SVID and when it is to be replaced.
 #[derive(Debug)]
@@ -164,13 +166,14 @@ impl Cache {
             entries: Entries::new(trust_domain, prefetch_limit),
             subscribers: Subscribers::default(),
             untold: Changes::default(),
-            expiry_timer: None,
+            next_turn: None,
+            turn_timer: None,
             missing: None,
             clock,
         }
     }
 
-    /// Tells callers of what changed and waits for the next SVID's end.
+    /// Tells callers of what changed and waits for the next SVID's beginning or end.
     fn publish(&mut self, changes: &Changes, ctx: &mut Context<Self>) {
         let now = self.clock.wall();
         if !changes.is_empty() {
@@ -181,19 +184,20 @@ impl Cache {
                 self.entries.view(selectors, now, Some(before))
             });
         }
-        if let Some(timer) = self.expiry_timer.take() {
+        if let Some(timer) = self.turn_timer.take() {
             ctx.cancel_future(timer);
         }
-        if let Some(end) = self.entries.next_expiry() {
-            // Validity includes its last second (RFC 5280 4.1.2.5).
-            let wait = self.clock.now().until(end) + std::time::Duration::from_secs(1);
-            self.expiry_timer = Some(ctx.notify_later(Expire, wait));
+        self.next_turn = self.entries.next_turn();
+        if let Some(turn) = self.next_turn {
+            self.turn_timer = Some(ctx.notify_later(Turn, self.clock.now().until(turn)));
         }
     }
 
-    fn expire(&mut self, ctx: &mut Context<Self>) {
-        let changes = self.entries.expire(self.clock.wall());
-        if !changes.is_empty() {
+    /// Before anybody is answered: SVIDs whose end has come are let go, whatever the timer did.
+    fn age(&mut self, ctx: &mut Context<Self>) {
+        let now = self.clock.wall();
+        if self.next_turn.is_some_and(|turn| turn <= now) {
+            let changes = self.entries.age(now);
             self.publish(&changes, ctx);
         }
     }
@@ -215,7 +219,7 @@ impl Handler<Subscribe> for Cache {
         Subscribe { selectors }: Subscribe,
         ctx: &mut Self::Context,
     ) -> Self::Result {
-        self.expire(ctx);
+        self.age(ctx);
         let now = self.clock.wall();
         let missing = self.entries.subscribed(&selectors);
         let reader = self.subscribers.subscribe(&selectors, |before| {
@@ -275,7 +279,7 @@ impl Handler<DueForRenewal> for Cache {
         DueForRenewal { now }: DueForRenewal,
         ctx: &mut Self::Context,
     ) -> Self::Result {
-        self.expire(ctx);
+        self.age(ctx);
         MessageResult(self.entries.due(now))
     }
 }
@@ -284,7 +288,7 @@ impl Handler<InstallSvids> for Cache {
     type Result = ();
 
     fn handle(&mut self, InstallSvids { signed, refused }: InstallSvids, ctx: &mut Self::Context) {
-        let mut changes = self.entries.install(signed);
+        let mut changes = self.entries.install(signed, self.clock.wall());
         changes.merge(self.entries.refused(&refused));
         self.publish(&changes, ctx);
     }
@@ -324,11 +328,11 @@ impl Handler<ReportMissing> for Cache {
     }
 }
 
-impl Handler<Expire> for Cache {
+impl Handler<Turn> for Cache {
     type Result = ();
 
-    fn handle(&mut self, _: Expire, ctx: &mut Self::Context) {
-        let changes = self.entries.expire(self.clock.wall());
+    fn handle(&mut self, _: Turn, ctx: &mut Self::Context) {
+        let changes = self.entries.age(self.clock.wall());
         self.publish(&changes, ctx);
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use tokio::net::UnixStream;
 
@@ -19,6 +20,9 @@ const STAT_BYTES_MAX: usize = 1536;
 const STAT_FIELDS_MIN: usize = 36;
 /// The start time among them: field 22 of all, the third being the first behind the name.
 const STAT_START_TIME: usize = 19;
+
+/// The states of a process that has ended and is not reaped yet.
+const ENDED: [&str; 3] = ["Z", "X", "x"];
 
 /// A caller: taken once, when its connection is accepted (design D10). Shared as `Arc<Peer>`.
 #[derive(Debug)]
@@ -57,6 +61,14 @@ pub enum PeerError {
     StartTime(i32),
 }
 
+/// What `/proc/PID/stat` says of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    has_ended: bool,
+    /// Clock ticks since boot (field 22).
+    start_time: u64,
+}
+
 impl Peer {
     /// Finds out who connected: credentials of the time of `connect` (`SO_PEERCRED`), a descriptor of the process
     /// (`SO_PEERPIDFD`, Linux 6.5; else `pidfd_open`), and its start time.
@@ -69,14 +81,14 @@ impl Peer {
         let gone = |source| PeerError::Gone { pid, source };
         let pidfd = pidfd_of(stream, pid).map_err(gone)?;
         // Read after the descriptor was taken and looked at below: a number reused in between is noticed.
-        let start_time = start_time(pid)
+        let stat = Stat::of(pid)
             .map_err(gone)?
             .ok_or(PeerError::StartTime(pid))?;
         let peer = Self {
             pid,
             uid: credentials.uid(),
             gid: credentials.gid(),
-            start_time,
+            start_time: stat.start_time,
             pidfd,
         };
         if peer.is_alive() {
@@ -90,7 +102,9 @@ impl Peer {
     pub fn is_alive(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => !has_exited(pidfd),
-            None => start_time(self.pid).is_ok_and(|found| found == Some(self.start_time)),
+            None => Stat::of(self.pid).is_ok_and(|found| {
+                found.is_some_and(|stat| !stat.has_ended && stat.start_time == self.start_time)
+            }),
         }
     }
 
@@ -122,7 +136,8 @@ fn pidfd_of(stream: &UnixStream, pid: i32) -> io::Result<Option<OwnedFd>> {
     };
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
         Ok(pidfd) => Ok(Some(pidfd)),
-        Err(rustix::io::Errno::NOSYS) => Ok(None),
+        // A seccomp filter may refuse what it does not know.
+        Err(Errno::NOSYS | Errno::PERM) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -134,19 +149,23 @@ fn has_exited(pidfd: &OwnedFd) -> bool {
         tv_sec: 0,
         tv_nsec: 0,
     };
+    let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&now)));
     // A descriptor that cannot be polled says nothing: refuse rather than trust.
-    rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+    !ready.is_ok_and(|ready| ready == 0)
 }
 
-fn start_time(pid: i32) -> io::Result<Option<u64>> {
-    // The kernel hands the whole line over in one read; the command name in it has at most 64 bytes.
-    let mut line = [0; STAT_BYTES_MAX];
-    let length = File::open(format!("/proc/{pid}/stat"))?.read(&mut line)?;
-    Ok(line.get(..length).and_then(parse_start_time))
+impl Stat {
+    /// What the kernel says now; `None` if that is not of its form.
+    fn of(pid: i32) -> io::Result<Option<Self>> {
+        // The kernel hands the whole line over in one read; the command name in it has at most 64 bytes.
+        let mut line = [0; STAT_BYTES_MAX];
+        let length = File::open(format!("/proc/{pid}/stat"))?.read(&mut line)?;
+        Ok(line.get(..length).and_then(parse_stat))
+    }
 }
 
-/// Field 22 of `/proc/PID/stat`. The command name, in parentheses, may hold blanks and parentheses itself (proc(5)).
-fn parse_start_time(stat: &[u8]) -> Option<u64> {
+/// Reads `/proc/PID/stat`. The command name, in parentheses, may hold blanks and parentheses itself (proc(5)).
+fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let opens = stat.iter().position(|byte| *byte == b'(')?;
     let closes = stat.iter().rposition(|byte| *byte == b')')?;
     if closes < opens {
@@ -159,7 +178,10 @@ fn parse_start_time(stat: &[u8]) -> Option<u64> {
     if fields.len() < STAT_FIELDS_MIN {
         return None;
     }
-    fields.get(STAT_START_TIME)?.parse().ok()
+    Some(Stat {
+        has_ended: fields.first().is_some_and(|state| ENDED.contains(state)),
+        start_time: fields.get(STAT_START_TIME)?.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -172,12 +194,23 @@ mod tests {
 
     const BEHIND_NAME: &str = "S 1 2 3 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 17 1 0 0 0";
 
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "compared with what the parser returns"
+    )]
+    fn running(start_time: u64) -> Option<Stat> {
+        Some(Stat {
+            has_ended: false,
+            start_time,
+        })
+    }
+
     fn child() -> (Child, Peer) {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let pidfd =
             rustix::process::pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
-        let start_time = start_time(pid).unwrap().unwrap();
+        let start_time = Stat::of(pid).unwrap().unwrap().start_time;
         (
             child,
             Peer {
@@ -201,7 +234,10 @@ mod tests {
             (peer.pid, peer.uid),
             (own, rustix::process::geteuid().as_raw())
         );
-        assert_eq!(Some(peer.start_time), start_time(own).unwrap());
+        assert_eq!(
+            Stat::of(own).unwrap().map(|stat| stat.start_time),
+            Some(peer.start_time)
+        );
         assert!(peer.is_alive());
         drop(client);
     }
@@ -246,14 +282,28 @@ mod tests {
     }
 
     #[test]
+    fn without_a_pidfd_a_process_that_waits_to_be_reaped_has_ended() {
+        let (mut child, mut peer) = child();
+        let pidfd = peer.pidfd.take().unwrap();
+
+        child.kill().unwrap();
+        let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+        rustix::event::poll(&mut polled, None).unwrap();
+
+        assert!(Stat::of(peer.pid).unwrap().is_some());
+        assert!(!peer.is_alive());
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn the_start_time_is_found_behind_any_command_name() {
         for name in ["sh", "a b", "(", ")", "a) S 1 (", "\u{1b}[31m\n"] {
             let stat = format!("123 ({name}) {BEHIND_NAME}\n");
 
-            assert_eq!(parse_start_time(stat.as_bytes()), Some(987_654), "{name:?}");
+            assert_eq!(parse_stat(stat.as_bytes()), running(987_654), "{name:?}");
         }
         let raw = [b"1 (\xff\xfe) ", BEHIND_NAME.as_bytes()].concat();
-        assert_eq!(parse_start_time(&raw), Some(987_654));
+        assert_eq!(parse_stat(&raw), running(987_654));
     }
 
     #[test]
@@ -268,7 +318,7 @@ mod tests {
             "1 (sh) S 1 2",
             &format!("1 (sh) {number}"),
         ] {
-            assert_eq!(parse_start_time(stat.as_bytes()), None, "{stat:?}");
+            assert_eq!(parse_stat(stat.as_bytes()), None, "{stat:?}");
         }
     }
 
@@ -278,13 +328,13 @@ mod tests {
             let behind = BEHIND_NAME.replace("987654", &start.to_string());
             let stat = [b"42 (", name.as_slice(), b") ", behind.as_bytes()].concat();
 
-            prop_assert_eq!(parse_start_time(&stat), Some(start));
+            prop_assert_eq!(parse_stat(&stat), running(start));
         }
 
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
             // Random bytes that happen to hold 36 fields behind a parenthesis are not worth fearing.
-            prop_assert_eq!(parse_start_time(&bytes), None);
+            prop_assert_eq!(parse_stat(&bytes), None);
         }
     }
 }

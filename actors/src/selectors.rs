@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -85,6 +86,9 @@ pub enum AttestorError {
     /// A file of the process file system is not of its form.
     #[error("malformed {0} of the workload")]
     Malformed(&'static str),
+    /// The process has changed its user or group since it connected.
+    #[error("the workload does not run as the user and group that connected")]
+    AnotherUser,
     /// It took too long.
     #[error("no answer within {0:?}")]
     Deadline(Duration),
@@ -107,7 +111,7 @@ pub enum AttestationError {
     /// Every workload attestor failed.
     #[error("workload attestation failed: {0}")]
     AllFailed(String),
-    /// The process has ended, or its number names another one now.
+    /// The process has ended, its number names another one now, or it runs as another user than the one that connected.
     #[error("could not verify existence of the original caller")]
     PeerGone,
     /// Too many attestations are under way.
@@ -124,6 +128,8 @@ struct Subject {
     start_time: u64,
     uid: u32,
     gid: u32,
+    /// A hash of the supplementary groups.
+    groups: u64,
     /// File system and inode; none where the agent may not look.
     executable: Option<(u64, u64)>,
 }
@@ -134,6 +140,10 @@ impl Subject {
         let gone = |_| AttestationError::PeerGone;
         let process = ProcessDir::open(Path::new(PROC), peer.pid).map_err(gone)?;
         let status = process.status().map_err(gone)?;
+        // A set-user-ID program behind a socket that its starter still holds must not speak with its rights.
+        if !status.runs_as(peer.uid, peer.gid) {
+            return Err(AttestationError::PeerGone);
+        }
         let executable = process
             .executable_version()
             .ok()
@@ -147,9 +157,17 @@ impl Subject {
             start_time: peer.start_time,
             uid: status.uid,
             gid: status.gid,
+            groups: hash_of_groups(&status.groups),
             executable,
         })
     }
+}
+
+/// Nobody chooses groups freely without being able to choose any: no secret key is needed.
+fn hash_of_groups(groups: &[u32]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    groups.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Selectors {

@@ -28,14 +28,11 @@ use crate::keys::KeyType;
 use crate::random::Random;
 use crate::readiness::{Phase, ReadinessWriter};
 use crate::rotation::{RETRY_CAP, RETRY_INITIAL, retry_wait};
-use crate::server::{Disposition, ServerApi, ServerError};
+use crate::server::{Disposition, MAX_SIGNING_BATCH, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
 use round::{CacheHandle, FailedCall, SignedRound, SyncError, Tools};
-use schedule::{Schedule, Work};
+use schedule::{BundleAdvice, Schedule, Work};
 use signing::Failures;
-
-/// Share of an authority's life after which the bundle is looked at again.
-const REFRESH_SHARE: u32 = 10;
 
 /// Settings of the synchronizer.
 #[derive(Debug, Clone)]
@@ -56,11 +53,16 @@ pub struct Synchronizer {
     schedule: Schedule,
     failures: Failures,
     signing_backoff: Backoff,
+    /// How many SVIDs may be asked for in one call.
+    batch_limit: usize,
+    advice: BundleAdvice,
     /// The own trust domain's bundle as last applied.
     bundle: Option<Arc<Bundle>>,
     timer: Option<SpawnHandle>,
     /// One round at a time; wake-ups meanwhile wait for its end.
     busy: bool,
+    /// What came while a round was under way, and would be lost in its outcome.
+    meanwhile: Meanwhile,
     tools: Tools,
     rejected: Option<Recipient<SvidRejected>>,
     credentials: CredentialsReader,
@@ -88,9 +90,18 @@ pub struct ReportTo {
 #[rtype(result = "()")]
 struct Tick;
 
+/// Messages that have to wait for the end of a round.
+#[derive(Debug, Default)]
+struct Meanwhile {
+    attested: bool,
+    identity_missing: bool,
+}
+
 /// What one round came to.
 #[derive(Debug)]
 struct Outcome {
+    /// The agent SVID that the round was begun with: a rejection concerns that one.
+    serial: Option<String>,
     synced: Option<Result<(Arc<Bundle>, usize), SyncError>>,
     refreshed: Option<Result<Arc<Bundle>, SyncError>>,
     signed: Option<SignedRound>,
@@ -110,9 +121,12 @@ impl Synchronizer {
             schedule: Schedule::new(config.sync_interval),
             failures: Failures::default(),
             signing_backoff: Backoff::new(RETRY_INITIAL, RETRY_CAP),
+            batch_limit: MAX_SIGNING_BATCH,
+            advice: BundleAdvice::default(),
             bundle: None,
             timer: None,
             busy: false,
+            meanwhile: Meanwhile::default(),
             tools: Tools {
                 server,
                 cache,
@@ -144,9 +158,13 @@ impl Synchronizer {
             let round = run(
                 self.tools.clone(),
                 work,
-                self.failures.clone(),
-                self.bundle.clone(),
-                self.random.fork(),
+                Signing {
+                    failures: self.failures.clone(),
+                    bundle: self.bundle.clone(),
+                    batch_limit: self.batch_limit,
+                    random: self.random.fork(),
+                },
+                self.serial(),
             );
             ctx.spawn(
                 round
@@ -162,10 +180,11 @@ impl Synchronizer {
 
     fn finish(&mut self, outcome: Outcome, ctx: &mut Context<Self>) {
         self.busy = false;
+        let serial = outcome.serial.as_deref();
         if let Some(synced) = outcome.synced {
             match synced {
                 Ok((bundle, svid_count)) => self.sync_succeeded(bundle, svid_count),
-                Err(error) => self.sync_failed(&error),
+                Err(error) => self.sync_failed(&error, serial),
             }
         }
         if let Some(refreshed) = outcome.refreshed {
@@ -174,14 +193,35 @@ impl Synchronizer {
                 Err(error) => {
                     tracing::warn!(%error, "Bundle not refreshed");
                     self.schedule.bundles_refreshed(self.tools.clock.now());
-                    self.report(&error);
+                    self.report(&error, serial);
                 }
             }
         }
         if let Some(signed) = outcome.signed {
-            self.signed(signed);
+            self.signed(signed, serial);
+        }
+        let meanwhile = std::mem::take(&mut self.meanwhile);
+        if meanwhile.attested {
+            self.begin_anew();
+        }
+        if meanwhile.identity_missing {
+            self.schedule.renew_now(self.tools.clock.now());
         }
         self.wake(ctx);
+    }
+
+    /// There are new credentials of a kind that the server may treat differently: whatever it held against the old ones is moot.
+    fn begin_anew(&mut self) {
+        let now = self.tools.clock.now();
+        self.failures = Failures::default();
+        self.signing_backoff.reset();
+        self.schedule.rest_signing(now, None);
+        self.schedule.attested(now);
+    }
+
+    fn serial(&self) -> Option<String> {
+        let credentials = self.credentials.borrow();
+        Some(credentials.as_ref()?.svid.leaf().serial_hex())
     }
 
     fn sync_succeeded(&mut self, bundle: Arc<Bundle>, svid_count: usize) {
@@ -195,7 +235,7 @@ impl Synchronizer {
         });
     }
 
-    fn sync_failed(&mut self, error: &SyncError) {
+    fn sync_failed(&mut self, error: &SyncError, serial: Option<&str>) {
         self.schedule
             .sync_failed(self.tools.clock.now(), &mut self.random);
         tracing::error!(%error, "Synchronize failed");
@@ -208,11 +248,15 @@ impl Synchronizer {
                 }
                 Phase::Attesting(_) | Phase::Ready => false,
             });
-        self.report(error);
+        self.report(error, serial);
     }
 
-    fn signed(&mut self, signed: SignedRound) {
+    fn signed(&mut self, signed: SignedRound, serial: Option<&str>) {
         let now = self.tools.clock.now();
+        if self.bundle.as_ref() != Some(&signed.bundle) {
+            self.keep(Arc::clone(&signed.bundle));
+        }
+        self.batch_limit = signed.batch_limit;
         self.failures = signed.failures;
         self.schedule.renew_at(signed.next);
         self.schedule
@@ -229,18 +273,18 @@ impl Synchronizer {
         let rest = retry_wait(step, earliest_end.map(|end| now.until(end)));
         self.schedule.rest_signing(now, Some(rest));
         tracing::error!(%error, "Unable to sign X509-SVIDs");
-        self.report(&error);
+        self.report(&error, serial);
     }
 
     fn keep(&mut self, bundle: Arc<Bundle>) {
         let now = self.tools.clock.now();
-        self.schedule
-            .refresh_bundles_every(refresh_interval(&bundle, now.wall), now);
+        let advice = self.advice.of(&bundle, now.wall);
+        self.schedule.refresh_bundles_every(advice, now);
         self.bundle = Some(bundle);
     }
 
-    /// Tells the attestor when the server does not take the agent SVID any more.
-    fn report(&mut self, error: &SyncError) {
+    /// Tells the attestor when the server does not take the agent SVID with this serial number any more.
+    fn report(&self, error: &SyncError, serial: Option<&str>) {
         let SyncError::Server(error) = error else {
             return;
         };
@@ -248,14 +292,9 @@ impl Synchronizer {
         if error.disposition() == Disposition::Retry && !certificate_rejected {
             return;
         }
-        let serial = self
-            .credentials
-            .borrow()
-            .as_ref()
-            .map(|credentials| credentials.svid.leaf().serial_hex());
         if let (Some(attestor), Some(serial)) = (&self.rejected, serial) {
             let message = SvidRejected {
-                serial,
+                serial: serial.to_owned(),
                 disposition: error.disposition(),
                 error: error.clone(),
             };
@@ -275,17 +314,17 @@ impl Handler<Attested> for Synchronizer {
     type Result = ();
 
     fn handle(&mut self, _: Attested, ctx: &mut Self::Context) {
-        // Whatever the server held against the old SVID says nothing about the new one.
-        self.failures = Failures::default();
-        self.signing_backoff.reset();
-        self.schedule.rest_signing(self.tools.clock.now(), None);
-        self.schedule.attested(self.tools.clock.now());
         self.readiness.send_modify(|readiness| {
             if readiness.phase != Phase::Ready {
                 readiness.phase = Phase::Syncing(None);
             }
         });
-        self.wake(ctx);
+        if self.busy {
+            self.meanwhile.attested = true;
+        } else {
+            self.begin_anew();
+            self.wake(ctx);
+        }
     }
 }
 
@@ -302,8 +341,12 @@ impl Handler<IdentityMissing> for Synchronizer {
     type Result = ();
 
     fn handle(&mut self, _: IdentityMissing, ctx: &mut Self::Context) {
-        self.schedule.renew_now(self.tools.clock.now());
-        self.wake(ctx);
+        if self.busy {
+            self.meanwhile.identity_missing = true;
+        } else {
+            self.schedule.renew_now(self.tools.clock.now());
+            self.wake(ctx);
+        }
     }
 }
 
@@ -316,15 +359,17 @@ impl Handler<Tick> for Synchronizer {
     }
 }
 
-/// Carries out one round. SVIDs are signed after the entries came, so that a new entry is served at once; the cache is asked for its count
-/// when that is done, and only if the sync succeeded. After a failed sync nothing is signed: what is due has a timer of its own.
-async fn run(
-    tools: Tools,
-    work: Work,
+/// What signing in a round begins with.
+struct Signing {
     failures: Failures,
     bundle: Option<Arc<Bundle>>,
+    batch_limit: usize,
     random: Random,
-) -> Outcome {
+}
+
+/// Carries out one round. SVIDs are signed after the entries came, so that a new entry is served at once; the cache is asked for its count
+/// when that is done, and only if the sync succeeded. After a failed sync nothing is signed: what is due has a timer of its own.
+async fn run(tools: Tools, work: Work, signing: Signing, serial: Option<String>) -> Outcome {
     let synced = if work.entries {
         Some(tools.sync().await)
     } else {
@@ -338,11 +383,20 @@ async fn run(
     let newest = match (&synced, &refreshed) {
         (Some(Err(_)), _) => None,
         (Some(Ok(newest)), _) | (None, Some(Ok(newest))) => Some(Arc::clone(newest)),
-        (None, None | Some(Err(_))) => bundle,
+        (None, None | Some(Err(_))) => signing.bundle,
     };
     let signed = match newest {
-        Some(bundle) if work.renewals => Some(tools.sign_due(failures, bundle, random).await),
-        _ => None,
+        Some(bundle) if work.renewals => {
+            let Signing {
+                failures,
+                batch_limit,
+                random,
+                ..
+            } = signing;
+            let signed = tools.sign_due(failures, bundle, batch_limit, random);
+            Some(signed.await)
+        }
+        Some(_) | None => None,
     };
     let synced = match synced {
         Some(Ok(bundle)) => Some(tools.svid_count().await.map(|count| (bundle, count))),
@@ -350,36 +404,10 @@ async fn run(
         None => None,
     };
     Outcome {
+        serial,
         synced,
         refreshed,
         signed,
-    }
-}
-
-/// How often a bundle is to be looked at: the server's hint, or a tenth of its shortest authority's life (design 4).
-fn refresh_interval(bundle: &Bundle, now: std::time::SystemTime) -> Option<Duration> {
-    let x509 = bundle
-        .x509_authorities()
-        .iter()
-        .map(|authority| &authority.certificate);
-    let lifetimes = x509.filter_map(|certificate| {
-        certificate
-            .not_after()
-            .duration_since(certificate.not_before())
-            .ok()
-    });
-    let jwt = bundle
-        .jwt_authorities
-        .iter()
-        .filter_map(|authority| authority.expires_at?.duration_since(now).ok());
-    let shortest = lifetimes
-        .chain(jwt)
-        .min()
-        .map(|lifetime| lifetime / REFRESH_SHARE);
-    if bundle.refresh_hint.is_zero() {
-        shortest
-    } else {
-        Some(bundle.refresh_hint)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::index::SelectorIndex;
 use super::view::{Identity, View, Waiting, WorkloadUpdate};
@@ -34,9 +34,18 @@ pub struct Entries {
 struct Record {
     entry: Arc<Entry>,
     holding: Holding,
+    /// Set while the SVID that is held is not valid yet.
+    early: Option<Early>,
     /// Live subscriptions that match: such an entry is signed whatever the limit.
     subscriptions: usize,
     refusals: u32,
+}
+
+/// The server's clock is ahead of ours by more than it back-dates.
+#[derive(Debug, Default)]
+struct Early {
+    /// The SVID before, served until the one that is held becomes valid.
+    before: Option<Arc<X509Svid>>,
 }
 
 /// What is held for one entry.
@@ -139,7 +148,9 @@ impl Entries {
             return;
         }
         let old = self.records.remove(&id);
-        if !entry.store_svid {
+        if entry.store_svid {
+            self.index.remove(&id);
+        } else {
             self.index.insert(&id, &entry.selectors);
         }
         changes.selectors.push(entry.selectors.clone());
@@ -149,6 +160,7 @@ impl Entries {
                 Record {
                     entry,
                     holding: Holding::Missing,
+                    early: None,
                     subscriptions: 0,
                     refusals: 0,
                 }
@@ -159,6 +171,7 @@ impl Entries {
                     changes.selectors.push(old.entry.selectors.clone());
                 }
                 Record {
+                    early: old.early,
                     holding: old.holding.after_change(&old.entry, &entry),
                     entry,
                     subscriptions: old.subscriptions,
@@ -215,7 +228,7 @@ impl Entries {
     }
 
     /// Takes signed SVIDs. One whose entry has changed its identity meanwhile, or gone, is dropped (design D21).
-    pub fn install(&mut self, signed: Vec<Signed>) -> Changes {
+    pub fn install(&mut self, signed: Vec<Signed>, now: SystemTime) -> Changes {
         let mut changes = Changes::default();
         for Signed {
             entry,
@@ -233,6 +246,9 @@ impl Entries {
             };
             tracing::debug!(entry = %entry.id, spiffe_id = %entry.spiffe_id, "SVID updated");
             record.refusals = 0;
+            record.early = (svid.leaf().not_before() > now).then(|| Early {
+                before: record.served(now).map(Arc::clone),
+            });
             record.holding = if record.entry.version == entry.version {
                 Holding::Held { svid, renewal }
             } else {
@@ -258,18 +274,25 @@ impl Entries {
         changes
     }
 
-    /// Lets go of SVIDs whose end has come.
-    pub fn expire(&mut self, now: SystemTime) -> Changes {
+    /// Lets go of SVIDs whose end has come, and brings those into use whose beginning has.
+    pub fn age(&mut self, now: SystemTime) -> Changes {
         let mut changes = Changes::default();
         for record in self.records.values_mut() {
-            let Some(svid) = record.holding.svid() else {
+            let Some(svid) = record.holding.svid().map(Arc::clone) else {
                 continue;
             };
-            if svid.not_after() < now {
+            let begins = record.early.is_some() && svid.leaf().not_before() <= now;
+            if begins {
+                record.early = None;
+            }
+            let ends = svid.not_after() < now;
+            if ends {
                 tracing::error!(entry = %record.entry.id, spiffe_id = %record.entry.spiffe_id, "X509-SVID has expired and could not be renewed");
                 record.holding = Holding::Expired {
                     since: svid.not_after(),
                 };
+            }
+            if begins || ends {
                 changes.selectors.push(record.entry.selectors.clone());
             }
         }
@@ -279,13 +302,17 @@ impl Entries {
         changes
     }
 
-    /// When the next SVID that is held comes to its end.
-    pub fn next_expiry(&self) -> Option<SystemTime> {
-        self.records
-            .values()
-            .filter_map(|record| record.holding.svid())
-            .map(|svid| svid.not_after())
-            .min()
+    /// When [`Self::age`] has something to do next.
+    pub fn next_turn(&self) -> Option<SystemTime> {
+        // Validity includes its last second (RFC 5280 4.1.2.5).
+        let turn = |record: &Record| {
+            let leaf = record.holding.svid()?.leaf();
+            Some(match record.early {
+                Some(_) => leaf.not_before(),
+                None => leaf.not_after() + Duration::from_secs(1),
+            })
+        };
+        self.records.values().filter_map(turn).min()
     }
 
     /// Which entries need an SVID at `now`, or within the slack of one that they have.
@@ -449,21 +476,26 @@ enum Standing<'a> {
 }
 
 impl Record {
+    fn served(&self, now: SystemTime) -> Option<&Arc<X509Svid>> {
+        match self.standing(now) {
+            Standing::Valid(svid) => Some(svid),
+            Standing::Pending | Standing::Expired | Standing::Refused => None,
+        }
+    }
+
     fn standing(&self, now: SystemTime) -> Standing<'_> {
+        let before = self.early.as_ref().and_then(|early| early.before.as_ref());
         match &self.holding {
-            Holding::Held { svid, .. } | Holding::Outdated { svid }
-                if svid.leaf().is_valid_at(now) =>
-            {
-                Standing::Valid(svid)
+            Holding::Held { svid, .. } | Holding::Outdated { svid } => {
+                let valid = [Some(svid), before].into_iter().flatten();
+                let valid = valid.into_iter().find(|svid| svid.leaf().is_valid_at(now));
+                match valid {
+                    Some(svid) => Standing::Valid(svid),
+                    None if svid.leaf().not_before() > now => Standing::Pending,
+                    None => Standing::Expired,
+                }
             }
-            Holding::Held { svid, .. } | Holding::Outdated { svid }
-                if svid.leaf().not_before() > now =>
-            {
-                Standing::Pending
-            }
-            Holding::Held { .. } | Holding::Outdated { .. } | Holding::Expired { .. } => {
-                Standing::Expired
-            }
+            Holding::Expired { .. } => Standing::Expired,
             Holding::Missing if self.refusals < REFUSALS_BEFORE_SERVING_WITHOUT => {
                 Standing::Pending
             }

@@ -200,3 +200,42 @@ async fn groups_whose_callers_have_gone_are_forgotten() {
     );
     drop(kept);
 }
+
+#[actix::test]
+async fn a_stream_hears_of_an_svid_when_it_becomes_valid() {
+    let world = world();
+    let entry = entry("a", 1000);
+    world.sync(vec![entry.clone()]).await;
+    let start = world.clock.wall() + Duration::from_secs(10);
+    let svid = world.ca.svid(
+        entry.spiffe_id.as_str(),
+        start,
+        start + Duration::from_hours(1),
+    );
+    let signed = vec![Signed {
+        entry: Arc::new(entry),
+        svid: Arc::new(svid),
+        renewal: Renewal {
+            at: start + Duration::from_mins(30),
+            slack: Duration::ZERO,
+        },
+    }];
+    world
+        .cache
+        .send(InstallSvids {
+            signed,
+            refused: Vec::new(),
+        })
+        .await
+        .unwrap();
+    let mut reader = world.subscribe(1000).await;
+    assert!(matches!(
+        *reader.borrow_and_update(),
+        View::Waiting(Waiting::Signing)
+    ));
+
+    sleep(Duration::from_secs(11)).await;
+
+    assert!(reader.has_changed().unwrap());
+    assert_eq!(identities(&reader.borrow_and_update()), 1);
+}

@@ -35,6 +35,11 @@ impl ProcStatus {
                 .collect::<Option<_>>()?,
         })
     }
+
+    /// Whether the process has these effective IDs, such as those of `SO_PEERCRED` (workload-side 1.3 step 4).
+    pub fn runs_as(&self, uid: u32, gid: u32) -> bool {
+        (self.uid, self.gid) == (uid, gid)
+    }
 }
 
 #[cfg(test)]

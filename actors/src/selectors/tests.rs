@@ -331,6 +331,40 @@ async fn a_number_that_names_another_process_now_gets_nothing() {
 }
 
 #[actix::test]
+async fn a_process_that_became_another_user_since_it_connected_gets_nothing() {
+    let (attestor, runs) = slow("slow", Duration::ZERO);
+    let selectors = start(vec![attestor]);
+    for (uid, gid) in [(1, 0), (0, 1)] {
+        let mut peer = Arc::into_inner(this_process()).unwrap();
+        peer.uid += uid;
+        peer.gid += gid;
+
+        let answer = attest(&selectors, &Arc::new(peer)).await;
+
+        assert_eq!(answer, Err(AttestationError::PeerGone), "{uid} {gid}");
+    }
+    assert_eq!(runs.get(), 0);
+}
+
+#[test]
+fn an_answer_does_not_outlive_a_group_that_was_dropped() {
+    let process = Subject::of(&this_process()).unwrap();
+    let without = Subject {
+        groups: hash_of_groups(&[20]),
+        ..process
+    };
+
+    assert_ne!(
+        without,
+        Subject {
+            groups: hash_of_groups(&[20, 27]),
+            ..process
+        }
+    );
+    assert_eq!(process, Subject::of(&this_process()).unwrap());
+}
+
+#[actix::test]
 async fn a_process_that_ends_while_it_is_looked_at_gets_nothing() {
     let sleeper = Sleeper::start(&sleep_program());
     let peer = sleeper.peer();
@@ -495,7 +529,10 @@ async fn unix_reads_the_process_file_system_it_is_given() {
     std::fs::create_dir(&process).unwrap();
     std::fs::write(
         process.join("status"),
-        "Uid:\t1\t70001\t3\t4\nGid:\t1\t70002\t3\t4\nGroups:\t70003 70004\n",
+        format!(
+            "Uid:\t1\t{}\t3\t4\nGid:\t1\t{}\t3\t4\nGroups:\t4000000003 4000000004\n",
+            peer.uid, peer.gid
+        ),
     )
     .unwrap();
     let selectors = unix(UnixConfig {
@@ -505,15 +542,44 @@ async fn unix_reads_the_process_file_system_it_is_given() {
 
     let answer = texts(&attest(&selectors, &peer).await.unwrap());
 
+    let groups: Vec<_> = answer
+        .into_iter()
+        .filter(|selector| selector.starts_with("unix:supplementary_gid:"))
+        .collect();
     assert_eq!(
-        answer,
+        groups,
         [
-            "unix:gid:70002",
-            "unix:supplementary_gid:70003",
-            "unix:supplementary_gid:70004",
-            "unix:uid:70001"
+            "unix:supplementary_gid:4000000003",
+            "unix:supplementary_gid:4000000004"
         ]
     );
+}
+
+#[actix::test]
+async fn unix_takes_no_selectors_from_a_process_that_runs_as_another_user() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = this_process();
+    let process = directory.path().join(peer.pid.to_string());
+    std::fs::create_dir(&process).unwrap();
+    let attestor = UnixAttestor::new(
+        UnixConfig {
+            proc_root: directory.path().to_owned(),
+            ..UnixConfig::default()
+        },
+        Clock::system(),
+    );
+    for (uid, gid) in [(peer.uid + 1, peer.gid), (peer.uid, peer.gid + 1)] {
+        // The real and saved users are those that connected; what counts is the effective one.
+        let status = format!(
+            "Uid:\t{0}\t{uid}\t{0}\t{0}\nGid:\t{1}\t{gid}\t{1}\t{1}\nGroups:\t\n",
+            peer.uid, peer.gid
+        );
+        std::fs::write(process.join("status"), status).unwrap();
+
+        let answer = attestor.attest(Arc::clone(&peer)).await;
+
+        assert_eq!(answer, Err(AttestorError::AnotherUser), "{uid} {gid}");
+    }
 }
 
 #[actix::test]
@@ -529,7 +595,10 @@ async fn unix_takes_sixty_five_thousand_groups() {
     let groups = groups.join(" ");
     std::fs::write(
         process.join("status"),
-        format!("Uid:\t1\t2\t3\t4\nGid:\t1\t2\t3\t4\nGroups:\t{groups}\n"),
+        format!(
+            "Uid:\t1\t{}\t3\t4\nGid:\t1\t{}\t3\t4\nGroups:\t{groups}\n",
+            peer.uid, peer.gid
+        ),
     )
     .unwrap();
     let selectors = unix(UnixConfig {

@@ -82,6 +82,10 @@ impl Inner {
     async fn attest(&self, peer: &Peer) -> Result<Vec<Selector>, AttestorError> {
         let process = ProcessDir::open(&self.config.proc_root, peer.pid)?;
         let status = process.status()?;
+        // The very reading that the selectors are made of: between two others the user may change and change back.
+        if !status.runs_as(peer.uid, peer.gid) {
+            return Err(AttestorError::AnotherUser);
+        }
         let mut selectors =
             account_selectors(&status, &self.users.accounts(), &self.groups.accounts());
         if self.config.discover_workload_path {

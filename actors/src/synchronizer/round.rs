@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use actix::dev::ToEnvelope;
 use actix::{Actor, Addr, Handler, MailboxError, Recipient};
@@ -37,7 +38,7 @@ pub struct Tools {
     /// What kind of key a workload gets.
     pub key_type: KeyType,
     /// `availability_target`.
-    pub availability_target: Option<std::time::Duration>,
+    pub availability_target: Option<Duration>,
     /// For validity and renewal instants.
     pub clock: Clock,
 }
@@ -102,22 +103,17 @@ impl From<MailboxError> for SyncError {
     }
 }
 
-/// What entries and bundles a sync brought.
-#[derive(Debug)]
-pub struct Synced {
-    /// The own trust domain's bundle.
-    pub bundle: Arc<Bundle>,
-    /// SVIDs held after it: asked of the cache because the sync succeeded.
-    pub svid_count: usize,
-}
-
 /// What came of signing.
 #[derive(Debug)]
 pub struct SignedRound {
     /// Gaps of entries that failed.
     pub failures: Failures,
     /// When the next SVID is due.
-    pub next: Option<std::time::SystemTime>,
+    pub next: Option<SystemTime>,
+    /// The own trust domain's bundle, newer than at the start if an SVID's issuer was not in that.
+    pub bundle: Arc<Bundle>,
+    /// How many SVIDs may be asked for in one call from now on.
+    pub batch_limit: usize,
     /// What failed as a whole.
     pub failed: Option<FailedCall>,
 }
@@ -128,7 +124,7 @@ pub struct FailedCall {
     /// Why.
     pub error: SyncError,
     /// The earliest end among the SVIDs that it was to replace.
-    pub earliest_end: Option<std::time::SystemTime>,
+    pub earliest_end: Option<SystemTime>,
 }
 
 impl Tools {
@@ -182,52 +178,60 @@ impl Tools {
         Ok(own)
     }
 
-    /// Signs what is due, batch by batch, and hands it to the cache. The first failing call ends it; what was signed before is kept.
+    /// Signs what is due, batch by batch, and hands it to the cache. The first failing call ends it; what was signed before is kept. Batches
+    /// shrink by half when a call fails, to one in the end, and grow again (node-side 4.1): one request that upsets the server does not keep all
+    /// others waiting.
     pub async fn sign_due(
         &self,
         mut failures: Failures,
         mut bundle: Arc<Bundle>,
+        mut batch_limit: usize,
         mut random: Random,
     ) -> SignedRound {
-        let mut failed = None;
-        loop {
+        let (mut next, mut failed) = (None, None);
+        while failed.is_none() {
             let now = self.clock.now();
             let renewals = match self.cache.due.send(DueForRenewal { now: now.wall }).await {
                 Ok(renewals) => renewals,
                 Err(gone) => {
-                    return SignedRound {
-                        failures,
-                        next: None,
-                        failed: Some(FailedCall {
-                            error: gone.into(),
-                            earliest_end: None,
-                        }),
-                    };
+                    failed = Some(FailedCall {
+                        error: gone.into(),
+                        earliest_end: None,
+                    });
+                    break;
                 }
             };
+            next = renewals.next;
             failures.retain_due(&renewals.due);
             let batch: Vec<Due> = failures
                 .select(renewals.due, now)
                 .into_iter()
-                .take(MAX_SIGNING_BATCH)
+                .take(batch_limit)
                 .collect();
-            if batch.is_empty() || failed.is_some() {
-                return SignedRound {
-                    failures,
-                    next: renewals.next,
-                    failed,
-                };
+            if batch.is_empty() {
+                break;
             }
-            if let Err(error) = self
+            match self
                 .sign_batch(&batch, &mut failures, &mut bundle, &mut random)
                 .await
             {
-                let earliest_end = batch.iter().filter_map(|due| due.expires_at).min();
-                failed = Some(FailedCall {
-                    error,
-                    earliest_end,
-                });
+                Ok(()) => batch_limit = (batch_limit * 2).min(MAX_SIGNING_BATCH),
+                Err(error) => {
+                    batch_limit = (batch_limit.min(batch.len()) / 2).max(1);
+                    let earliest_end = batch.iter().filter_map(|due| due.expires_at).min();
+                    failed = Some(FailedCall {
+                        error,
+                        earliest_end,
+                    });
+                }
             }
+        }
+        SignedRound {
+            failures,
+            next,
+            bundle,
+            batch_limit,
+            failed,
         }
     }
 

@@ -8,9 +8,11 @@
 //!
 //! Intervals are measured by the boot clock, certificates by the wall clock.
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use crate::backoff::Backoff;
+use crate::bundle::Bundle;
 use crate::clock::Now;
 use crate::random::Random;
 
@@ -28,6 +30,16 @@ const MAX_SLACK: Duration = Duration::from_secs(30);
 pub const MAX_NAP: Duration = Duration::from_mins(1);
 /// A bundle is never asked for more often than this on its own account.
 const MIN_BUNDLE_REFRESH: Duration = Duration::from_mins(1);
+
+/// Share of an authority's life after which the bundle is looked at again.
+const REFRESH_SHARE: u32 = 10;
+
+/// How often a bundle is to be looked at. Remembers how long each JWT key had to live when it was first seen: a key says when it ends, not when
+/// it began.
+#[derive(Debug, Default)]
+pub struct BundleAdvice {
+    jwt_lives: HashMap<String, Duration>,
+}
 
 /// The schedule. Nothing is due before [`Schedule::attested`].
 #[derive(Debug)]
@@ -155,9 +167,12 @@ impl Schedule {
         self.signing_gate = wait.map(|wait| now.boot + wait);
     }
 
-    /// Something is to be signed now: a caller waits for it.
+    /// Something is to be signed now: a caller waits for it. Before the first success nothing can be signed, and that sync signs anyway.
     pub fn renew_now(&mut self, now: Now) {
-        if !matches!(self.entry_sync, EntrySync::Off) {
+        if matches!(
+            self.entry_sync,
+            EntrySync::Ticking { .. } | EntrySync::Failing { .. }
+        ) {
             self.renewal_retry = Some(now.boot);
         }
     }
@@ -217,6 +232,36 @@ impl Schedule {
             renewals,
             bundles,
         }
+    }
+}
+
+impl BundleAdvice {
+    /// The server's hint, or a tenth of the shortest authority's life; none if the bundle says nothing.
+    pub fn of(&mut self, bundle: &Bundle, now: SystemTime) -> Option<Duration> {
+        let mut lives = HashMap::new();
+        for authority in &bundle.jwt_authorities {
+            if let Some(end) = authority.expires_at {
+                let seen = self.jwt_lives.get(&authority.key_id).copied();
+                let life = seen.unwrap_or_else(|| end.duration_since(now).unwrap_or_default());
+                lives.insert(authority.key_id.clone(), life);
+            }
+        }
+        self.jwt_lives = lives;
+        if !bundle.refresh_hint.is_zero() {
+            return Some(bundle.refresh_hint);
+        }
+        let x509 = bundle
+            .x509_authorities()
+            .iter()
+            .map(|authority| &authority.certificate);
+        let x509 = x509.filter_map(|certificate| {
+            certificate
+                .not_after()
+                .duration_since(certificate.not_before())
+                .ok()
+        });
+        let shortest = x509.chain(self.jwt_lives.values().copied()).min();
+        shortest.map(|life| life / REFRESH_SHARE)
     }
 }
 

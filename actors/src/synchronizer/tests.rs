@@ -283,13 +283,13 @@ async fn the_cache_is_asked_for_its_count_once_after_each_success_and_never_afte
         bundles: false,
     };
     let round = || {
-        run(
-            tools.clone(),
-            all,
-            Failures::default(),
-            None,
-            Random::from_seed(1),
-        )
+        let signing = Signing {
+            failures: Failures::default(),
+            bundle: None,
+            batch_limit: MAX_SIGNING_BATCH,
+            random: Random::from_seed(1),
+        };
+        run(tools.clone(), all, signing, None)
     };
 
     let good = round().await;
@@ -589,4 +589,54 @@ async fn a_failing_federated_bundle_keeps_its_last_good_version_and_the_sync_goe
         panic!("served")
     };
     assert!(update.federated.contains_key(&other));
+}
+
+#[actix::test]
+async fn a_caller_before_the_first_good_sync_does_not_stop_the_world() {
+    let world = world_with(Duration::from_secs(5), |server| {
+        server.set_entries([entry("web", 1000)]);
+        server.fail(Call::Bundle, unavailable(), 3);
+    })
+    .await;
+    world.pass(1).await;
+
+    assert_eq!(world.svid_ids(1000).await, None);
+    world.pass(60).await;
+
+    assert_eq!(
+        world.svid_ids(1000).await.unwrap(),
+        ["spiffe://domain.test/web"]
+    );
+}
+
+#[actix::test]
+async fn a_refused_batch_shrinks_and_grows_again() {
+    let world = world(Duration::from_secs(5)).await;
+    world.pass(1).await;
+    let all: Vec<_> = (0..900).map(|n| entry(&format!("e{n:04}"), n)).collect();
+
+    world.server.set_entries(all);
+    world.server.fail(Call::Sign, unavailable(), 2);
+    world.pass(60).await;
+
+    let sizes = world.server.batches();
+    assert_eq!(sizes[..4], [500, 250, 125, 250], "{sizes:?}");
+    assert_eq!(sizes[2..].iter().sum::<usize>(), 900);
+}
+
+#[actix::test]
+async fn a_new_issuer_costs_one_look_at_the_bundle_and_not_one_a_round() {
+    let world = world_with(Duration::from_hours(24), |server| {
+        server.svid_ttl.set(Duration::from_secs(60));
+        server.set_entries([entry("web", 1000)]);
+    })
+    .await;
+    world.pass(8).await;
+    let bundles = world.server.count(Call::Bundle);
+
+    world.server.rotate_authority(true);
+    world.pass(200).await;
+
+    assert!(world.server.count(Call::Sign) >= 6);
+    assert_eq!(world.server.count(Call::Bundle), bundles + 1);
 }

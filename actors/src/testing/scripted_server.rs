@@ -62,6 +62,7 @@ pub struct ScriptedServer {
     faults: RefCell<HashMap<Call, Fault>>,
     refused_entries: RefCell<Vec<EntryId>>,
     log: RefCell<Vec<(Call, Duration)>>,
+    batches: RefCell<Vec<usize>>,
     /// Life of workload SVIDs from now on.
     pub svid_ttl: Cell<Duration>,
     /// Life of agent SVIDs from now on.
@@ -84,6 +85,7 @@ impl ScriptedServer {
             faults: RefCell::default(),
             refused_entries: RefCell::default(),
             log: RefCell::default(),
+            batches: RefCell::default(),
             svid_ttl: Cell::new(Duration::from_hours(1)),
             agent_ttl: Cell::new(Duration::from_hours(1)),
             reattestable: Cell::new(true),
@@ -147,6 +149,11 @@ impl ScriptedServer {
     /// How often a call was made.
     pub fn count(&self, call: Call) -> usize {
         self.times(call).len()
+    }
+
+    /// How many SVIDs each signing call asked for.
+    pub fn batches(&self) -> Vec<usize> {
+        self.batches.borrow().clone()
     }
 
     /// The bundle as callers get it.
@@ -262,6 +269,7 @@ impl ServerApi for ScriptedServer {
         self: Rc<Self>,
         requests: Vec<SigningRequest>,
     ) -> Reply<Vec<Result<Vec<Certificate>, SigningRefusal>>> {
+        self.batches.borrow_mut().push(requests.len());
         let answer = self
             .enter(Call::Sign)
             .map(|()| requests.iter().map(|request| self.sign(request)).collect());

@@ -52,7 +52,8 @@ impl World {
 
     fn sign(&mut self, entry: &Entry, life: Duration) -> Changes {
         let signed = self.svid(entry, life);
-        self.entries.install(vec![signed])
+        let now = self.now;
+        self.entries.install(vec![signed], now)
     }
 
     fn view(&self, uid: u32, before: Option<&View>) -> View {
@@ -178,13 +179,13 @@ fn d06_an_expired_svid_is_never_served_and_the_rest_is() {
         ["long"],
         "by its date alone, before the cache has noticed"
     );
-    world.entries.expire(world.now);
+    world.entries.age(world.now);
     assert_eq!(
         (world.ids(1000), world.entries.svid_count()),
         (vec!["long".to_owned()], 1)
     );
     world.now += minutes(120);
-    world.entries.expire(world.now);
+    world.entries.age(world.now);
 
     assert_eq!(
         world.ids(1000),
@@ -194,29 +195,79 @@ fn d06_an_expired_svid_is_never_served_and_the_rest_is() {
     assert_eq!(world.due(), ["long", "short"], "renewal goes on");
 }
 
-#[test]
-fn an_svid_of_the_future_is_not_handed_out() {
-    let mut world = world(10);
-    let web = entry("web", 1000);
-    world.sync([web.clone()]);
-    let svid = Arc::new(world.ca.svid(
-        "spiffe://domain.test/web",
-        world.now + minutes(1),
-        world.now + minutes(60),
-    ));
-
-    world.entries.install(vec![Signed {
-        entry: Arc::new(web),
-        svid,
+/// An SVID that becomes valid a minute from now.
+fn early(world: &World, entry: &Entry) -> Signed {
+    let start = world.now + minutes(1);
+    Signed {
+        svid: Arc::new(
+            world
+                .ca
+                .svid(entry.spiffe_id.as_str(), start, start + minutes(60)),
+        ),
         renewal: Renewal {
             at: world.now + minutes(30),
             slack: minutes(0),
         },
-    }]);
+        entry: Arc::new(entry.clone()),
+    }
+}
+
+#[test]
+fn an_svid_of_the_future_is_not_handed_out_before_its_time() {
+    let mut world = world(10);
+    let web = entry("web", 1000);
+    world.sync([web.clone()]);
+
+    let signed = early(&world, &web);
+    world.entries.install(vec![signed], world.now);
 
     assert_eq!(world.ids(1000), ["Signing"]);
-    world.now += minutes(2);
+    assert_eq!(world.entries.next_turn(), Some(world.now + minutes(1)));
+    world.now += minutes(1);
+    assert!(
+        world.entries.age(world.now).concern(&uid_selectors(1000)),
+        "open streams hear of it"
+    );
     assert_eq!(world.ids(1000), ["web"]);
+}
+
+#[test]
+fn the_svid_before_is_served_until_its_successor_becomes_valid() {
+    let mut world = world(10);
+    let web = entry("web", 1000);
+    world.sync([web.clone()]);
+    world.sign(&web, minutes(10));
+    let old = world.view(1000, None);
+
+    for _ in 0..2 {
+        let signed = early(&world, &web);
+        world.entries.install(vec![signed], world.now);
+        assert!(is_same(&old, &world.view(1000, None)));
+    }
+    world.now += minutes(1);
+    world.entries.age(world.now);
+
+    assert_eq!(world.ids(1000), ["web"]);
+    assert!(!is_same(&old, &world.view(1000, None)));
+}
+
+#[test]
+fn an_entry_that_becomes_a_store_entry_holds_up_nobody() {
+    let mut world = world(10);
+    let (a, b) = (entry("a", 1000), entry("b", 1000));
+    world.sync([a.clone(), b.clone()]);
+    world.sign(&a, minutes(60));
+    world.sign(&b, minutes(60));
+
+    world.sync([
+        Entry {
+            store_svid: true,
+            ..with_revision(a, 1)
+        },
+        b,
+    ]);
+
+    assert_eq!(world.ids(1000), ["b"]);
 }
 
 #[test]

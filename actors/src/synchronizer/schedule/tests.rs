@@ -1,6 +1,8 @@
 //! The whole schedule as one table of scenes. Time is an argument: a scene is a list of what happened when, and what must follow.
 
 use super::*;
+use crate::bundle::JwtAuthority;
+use crate::testing::certificates::Ca;
 use crate::testing::epoch;
 
 const MINUTE: u64 = 60;
@@ -432,4 +434,45 @@ fn no_nap_is_longer_than_a_minute() {
 
     assert_eq!(running(start, &mut random).nap(start), MAX_NAP);
     assert_eq!(Schedule::new(seconds(DAY)).nap(start), MAX_NAP);
+}
+
+#[test]
+fn the_bundle_is_looked_at_by_the_hint_or_a_tenth_of_the_shortest_life() {
+    let now = epoch();
+    let ca = Ca::valid(now, now + seconds(1000));
+    let mut bundle = ca.bundle("domain.test");
+    let key = |id: &str, life| JwtAuthority {
+        key_id: id.into(),
+        public_key: bytes::Bytes::new(),
+        expires_at: Some(now + seconds(life)),
+        tainted: false,
+    };
+    let mut advice = BundleAdvice::default();
+
+    assert_eq!(advice.of(&bundle, now), Some(seconds(100)));
+    bundle.jwt_authorities = vec![key("short", 600), key("long", 6000)];
+    assert_eq!(advice.of(&bundle, now), Some(seconds(60)));
+    assert_eq!(
+        advice.of(&bundle, now + seconds(590)),
+        Some(seconds(60)),
+        "what counts is what was left when the key was first seen"
+    );
+    bundle.jwt_authorities = vec![key("long", 6000)];
+    assert_eq!(advice.of(&bundle, now + seconds(600)), Some(seconds(100)));
+    bundle.refresh_hint = seconds(30);
+    assert_eq!(advice.of(&bundle, now), Some(seconds(30)));
+}
+
+#[test]
+fn a_caller_before_the_first_good_sync_makes_no_work() {
+    let mut schedule = Schedule::new(seconds(60));
+    let mut random = Random::from_seed(7);
+    let start = at(seconds(0));
+    schedule.attested(start);
+    schedule.sync_failed(start, &mut random);
+
+    schedule.renew_now(start);
+
+    assert_eq!(schedule.work(start), Work::default());
+    assert!(schedule.nap(start) > seconds(4));
 }
