@@ -33,7 +33,7 @@ use crate::store::{
 use crate::svid::X509Svid;
 use crate::synchronizer::Attested;
 use attempt::{Attempt, AttemptError, Granted, PendingKey};
-use lifecycle::{AfterFailure, Retries, Start, Way};
+use lifecycle::{AfterFailure, Rejections, Replacing, Retries, Start, Way};
 use node::NodeAttestor;
 use trust::{BundleSource, BundleSourceError};
 
@@ -41,6 +41,8 @@ use trust::{BundleSource, BundleSourceError};
 const BUNDLE_PATIENCE: Duration = Duration::from_mins(1);
 /// Longest nap before a rotation: clocks step and machines are suspended.
 const MAX_NAP: Duration = Duration::from_mins(1);
+/// So many TLS alerts in a row against the agent certificate are believed.
+const ALERTS_BELIEVED: u32 = 3;
 /// How long after a failed write the agent SVID is written again.
 const WRITE_RETRY: Duration = Duration::from_secs(30);
 
@@ -93,9 +95,19 @@ pub struct Attestor {
     pending_key: Option<PendingKey>,
     state: State,
     retries: Retries,
+    rejections: Rejections,
+    /// The server does not take the SVID that is held: its successor is announced, so that what was refused is made good.
+    is_rejected: bool,
+    /// TLS alerts against the held SVID since the server last took it.
+    alerts: u32,
+    /// Boot time of the next try, after a failure or a rejection; without one the rotation instant counts.
+    retry_at: Option<Duration>,
+    /// The slot of a stored key that must not be overwritten, while nothing is held.
+    reserved_slot: Option<KeySlot>,
     /// Boot time of the first failure to read the bundle file.
     bundle_missing_since: Option<Duration>,
     timer: Option<SpawnHandle>,
+    write_timer: Option<SpawnHandle>,
 }
 
 /// The SVID in use.
@@ -165,8 +177,14 @@ impl Attestor {
             pending_key: None,
             state: State::Loading,
             retries: Retries::default(),
+            rejections: Rejections::default(),
+            is_rejected: false,
+            alerts: 0,
+            retry_at: None,
+            reserved_slot: None,
             bundle_missing_since: None,
             timer: None,
+            write_timer: None,
         }
     }
 
@@ -191,8 +209,9 @@ impl Attestor {
                 tracing::info!(spiffe_id = %svid.id, "SVID loaded");
                 self.use_stored(svid, slot, reattestable, ctx);
             }
-            Start::Cold(why) => {
+            Start::Cold { why, slot } => {
                 tracing::info!(reason = why, "SVID is not found. Starting node attestation");
+                self.reserved_slot = slot;
                 self.attempt(ctx);
             }
         }
@@ -206,47 +225,52 @@ impl Attestor {
         reattestable: bool,
         ctx: &mut Context<Self>,
     ) {
-        let bundle = match (
-            &self.bundle,
-            self.config.bundle_source.fetch(&self.config.trust_domain),
-        ) {
-            (Some(bundle), _) => Arc::clone(bundle),
-            (None, Ok(ServerTrust::Bundle(bundle))) => {
-                self.bundle_is_unsaved = true;
-                bundle
+        if self.bundle.is_none() {
+            match self.config.bundle_source.fetch(&self.config.trust_domain) {
+                Ok(ServerTrust::Bundle(bundle)) => {
+                    self.bundle = Some(bundle);
+                    self.bundle_is_unsaved = true;
+                }
+                Ok(ServerTrust::Insecure) => {
+                    return self.end(BundleSourceError::NoBundle.to_string(), ctx);
+                }
+                Err(error) => {
+                    self.reserved_slot = Some(slot);
+                    return self.no_bundle(&error, ctx);
+                }
             }
-            (None, Ok(ServerTrust::Insecure)) => {
-                return self.end(BundleSourceError::NoBundle.to_string(), ctx);
-            }
-            (None, Err(error)) => return self.no_bundle(&error, ctx),
-        };
-        self.adopt(svid, slot, reattestable, bundle, ctx);
+        }
+        self.adopt(svid, slot, reattestable, ctx);
     }
 
-    /// Publishes credentials and draws the instant of their rotation.
+    /// Publishes credentials and draws the instant of their rotation. There is a bundle.
     fn adopt(
         &mut self,
         svid: Arc<X509Svid>,
         slot: KeySlot,
         reattestable: bool,
-        bundle: Arc<Bundle>,
         ctx: &mut Context<Self>,
     ) {
+        let Some(bundle) = self.bundle.clone() else {
+            return self.end("BUG: an SVID without a bundle".into(), ctx);
+        };
         let now = self.tools.clock.wall();
-        let rotate_at = draw_renewal(
+        let rotation = draw_renewal(
             svid.leaf(),
             now,
             self.config.availability_target,
             &mut self.tools.random,
-        )
-        .at;
-        self.held = Some(Held {
+        );
+        let before = self.held.replace(Held {
             svid: Arc::clone(&svid),
             slot,
             reattestable,
-            rotate_at,
+            rotate_at: rotation.at,
         });
-        self.bundle = Some(Arc::clone(&bundle));
+        let is_planned =
+            before.is_some_and(|before| before.svid.id == svid.id) && !self.is_rejected;
+        self.is_rejected = false;
+        self.alerts = 0;
         self.tools
             .credentials
             .send_replace(Some(Arc::new(Credentials {
@@ -255,26 +279,39 @@ impl Attestor {
                 bundle,
             })));
         self.retries.reset();
-        // A full mailbox cannot be: the synchronizer gets one message per attestation.
-        if self.tools.synchronizer.try_send(Attested).is_err() {
-            tracing::error!("synchronizer does not take messages");
+        self.retry_at = None;
+        // A planned rotation is no reason to ask for entries. A full mailbox holds a wake-up already, and the new credentials are in the watch.
+        if !is_planned && self.tools.synchronizer.try_send(Attested).is_err() {
+            tracing::warn!("synchronizer is busy");
         }
-        self.sleep_until_rotation(ctx);
-    }
-
-    fn sleep_until_rotation(&mut self, ctx: &mut Context<Self>) {
         self.state = State::Waiting;
-        if let Some(held) = &self.held {
-            let wait = self.tools.clock.now().until(held.rotate_at);
-            self.wake_after(wait, ctx);
+        self.arm(ctx);
+    }
+
+    /// How long until the next attempt: a retry, else the rotation.
+    fn until_attempt(&self) -> Option<Duration> {
+        let now = self.tools.clock.now();
+        match (self.retry_at, &self.held) {
+            (Some(retry_at), _) => Some(retry_at.saturating_sub(now.boot)),
+            (None, Some(held)) => Some(now.until(held.rotate_at)),
+            (None, None) => None,
         }
     }
 
-    fn wake_after(&mut self, wait: Duration, ctx: &mut Context<Self>) {
+    /// Sleeps until the next attempt, or a while on the way.
+    fn arm(&mut self, ctx: &mut Context<Self>) {
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
         }
-        self.timer = Some(ctx.notify_later(Wake, wait.min(MAX_NAP) + Duration::from_millis(1)));
+        if let Some(wait) = self.until_attempt() {
+            let nap = wait.min(MAX_NAP) + Duration::from_millis(1);
+            self.timer = Some(ctx.notify_later(Wake, nap));
+        }
+    }
+
+    fn retry_after(&mut self, wait: Duration, ctx: &mut Context<Self>) {
+        self.retry_at = Some(self.tools.clock.now().boot + wait);
+        self.arm(ctx);
     }
 
     /// Starts an attestation or a renewal. Nothing else waits for it.
@@ -287,11 +324,24 @@ impl Attestor {
             Ok(trust) => trust,
             Err(error) => return self.no_bundle(&error, ctx),
         };
+        let vouching = match &trust {
+            ServerTrust::Bundle(bundle) => Some(Arc::clone(bundle)),
+            ServerTrust::Insecure => None,
+        };
+        if self.is_rejected {
+            let now = self.tools.clock.now();
+            self.rejections.acted(now, &mut self.tools.random);
+        }
         self.bundle_missing_since = None;
         self.state = State::Attempting;
         let attempt = Attempt {
-            way: lifecycle::way(self.held.as_ref().map(|held| held.reattestable)),
-            slot: lifecycle::free_slot(self.held.as_ref().map(|held| held.slot)),
+            way: lifecycle::way(self.replacing()),
+            slot: lifecycle::free_slot(
+                self.held
+                    .as_ref()
+                    .map(|held| held.slot)
+                    .or(self.reserved_slot),
+            ),
             pending_key: self.pending_key.take(),
             trust,
             trust_domain: self.config.trust_domain.clone(),
@@ -306,23 +356,49 @@ impl Attestor {
                 .into_actor(self)
                 .map(|(outcome, pending), this, ctx| {
                     this.pending_key = pending;
+                    if this.state == State::Ended {
+                        return;
+                    }
                     match outcome {
-                        Ok(granted) => this.granted(granted, ctx),
+                        Ok(granted) => this.granted(granted, vouching, ctx),
                         Err(error) => this.failed(&error, ctx),
                     }
                 }),
         );
     }
 
-    fn granted(&mut self, granted: Granted, ctx: &mut Context<Self>) {
+    fn replacing(&self) -> Option<Replacing> {
+        let held = self.held.as_ref()?;
+        Some(Replacing {
+            reattestable: held.reattestable,
+            is_spent: self.is_rejected || held.svid.not_after() < self.tools.clock.wall(),
+            may_attest_again: self.tools.node.may_attest_again(),
+        })
+    }
+
+    /// `vouching` is the bundle that the attempt was begun with.
+    fn granted(
+        &mut self,
+        granted: Granted,
+        vouching: Option<Arc<Bundle>>,
+        ctx: &mut Context<Self>,
+    ) {
         let Granted {
             way,
             svid,
             slot,
             reattestable,
             bundle,
+            bundle_is_unsaved,
             write_error,
         } = granted;
+        if let Some(bundle) = bundle {
+            self.bundle = Some(bundle);
+            self.bundle_is_unsaved = bundle_is_unsaved;
+        } else if self.bundle.is_none() {
+            self.bundle = vouching;
+            self.bundle_is_unsaved = true;
+        }
         let reattestable = reattestable
             .unwrap_or_else(|| self.held.as_ref().is_some_and(|held| held.reattestable));
         match way {
@@ -333,13 +409,14 @@ impl Attestor {
         }
         if let Some(error) = write_error {
             tracing::error!(%error, "Agent SVID is in use but could not be stored; the write is tried again");
-            ctx.notify_later(WriteAgain, WRITE_RETRY);
+            self.write_again_later(ctx);
         }
-        self.adopt(svid, slot, reattestable, bundle, ctx);
+        self.adopt(svid, slot, reattestable, ctx);
     }
 
     fn failed(&mut self, error: &AttemptError, ctx: &mut Context<Self>) {
         self.state = State::Waiting;
+        self.is_rejected |= error.asks_for_attestation();
         let now = self.tools.clock.now();
         let held = self.held.as_ref().map(|held| Arc::clone(&held.svid));
         let after = match error {
@@ -368,7 +445,7 @@ impl Attestor {
                     tracing::warn!(%error, retry_in, "Failed to retrieve attestation result");
                     self.show_attesting(&error.to_string());
                 }
-                self.wake_after(wait, ctx);
+                self.retry_after(wait, ctx);
             }
         }
     }
@@ -388,7 +465,7 @@ impl Attestor {
                 .after(&unavailable, None, now, &mut self.tools.random)
         {
             tracing::warn!(%error, retry_in = format!("{:.1}s", wait.as_secs_f64()), "No trust bundle yet");
-            self.wake_after(wait, ctx);
+            self.retry_after(wait, ctx);
         }
     }
 
@@ -428,7 +505,14 @@ impl Attestor {
         ctx.stop();
     }
 
-    fn save_svid(&self, ctx: &mut Context<Self>) {
+    fn write_again_later(&mut self, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.write_timer.take() {
+            ctx.cancel_future(timer);
+        }
+        self.write_timer = Some(ctx.notify_later(WriteAgain, WRITE_RETRY));
+    }
+
+    fn save_svid(&mut self, ctx: &mut Context<Self>) {
         let Some(held) = &self.held else {
             return;
         };
@@ -436,13 +520,28 @@ impl Attestor {
             chain: held.svid.chain().to_vec(),
             reattestable: held.reattestable,
         });
-        ctx.spawn(save.into_actor(self).map(|saved, _, ctx| match saved {
+        ctx.spawn(save.into_actor(self).map(|saved, this, ctx| match saved {
             Ok(Ok(())) => tracing::info!("SVID stored successfully"),
-            Ok(Err(_)) => {
-                ctx.notify_later(WriteAgain, WRITE_RETRY);
-            }
+            Ok(Err(_)) => this.write_again_later(ctx),
             Err(_) => tracing::error!("store is gone"),
         }));
+    }
+
+    /// The server does not take the SVID that is held: it is replaced, at once the first time, then in growing gaps.
+    fn rejected(&mut self, error: &ServerError, ctx: &mut Context<Self>) {
+        self.is_rejected = true;
+        let may_attest = lifecycle::way(self.replacing()) == Way::Attest;
+        if self.state != State::Waiting || !may_attest {
+            return;
+        }
+        let now = self.tools.clock.now();
+        let wait = self.rejections.wait(now);
+        if wait.is_zero() {
+            tracing::warn!(%error, "Agent needs to re-attest; will attempt to re-attest");
+            self.attempt(ctx);
+        } else if self.retry_at.is_none() {
+            self.retry_after(wait, ctx);
+        }
     }
 }
 
@@ -462,21 +561,23 @@ impl Handler<SvidRejected> for Attestor {
     type Result = ();
 
     fn handle(&mut self, rejected: SvidRejected, ctx: &mut Self::Context) {
-        let Some(held) = self
+        let is_held = self
             .held
-            .clone()
-            .filter(|held| held.svid.leaf().serial_hex() == rejected.serial)
-        else {
+            .as_ref()
+            .is_some_and(|held| held.svid.leaf().serial_hex() == rejected.serial);
+        if !is_held || matches!(self.state, State::Ended | State::Loading) {
             return;
-        };
-        match (rejected.disposition, self.state) {
-            (_, State::Ended | State::Loading) => {}
-            (Disposition::Banned, _) => self.banned(&rejected.error.to_string(), ctx),
-            (Disposition::Reattest, State::Waiting) if held.reattestable => {
-                tracing::warn!(error = %rejected.error, "Agent needs to re-attest; will attempt to re-attest");
-                self.attempt(ctx);
+        }
+        match rejected.disposition {
+            Disposition::Banned => self.banned(&rejected.error.to_string(), ctx),
+            Disposition::Reattest => self.rejected(&rejected.error, ctx),
+            // An alert may come from anything between here and the server: only a series of them is believed (weakness W18).
+            Disposition::Retry => {
+                self.alerts += 1;
+                if self.alerts >= ALERTS_BELIEVED {
+                    self.rejected(&rejected.error, ctx);
+                }
             }
-            (Disposition::Reattest | Disposition::Retry, _) => {}
         }
     }
 }
@@ -485,6 +586,9 @@ impl Handler<TrustBundle> for Attestor {
     type Result = ();
 
     fn handle(&mut self, TrustBundle(newer): TrustBundle, ctx: &mut Self::Context) {
+        // It came over a connection with the held SVID.
+        self.rejections.cured();
+        self.alerts = 0;
         let is_news = self
             .bundle
             .as_deref()
@@ -503,11 +607,7 @@ impl Handler<TrustBundle> for Attestor {
             });
             true
         });
-        let authorities = newer
-            .x509_authorities()
-            .iter()
-            .map(|authority| authority.certificate.clone())
-            .collect();
+        let authorities = newer.certificates();
         let save = self
             .tools
             .store
@@ -530,11 +630,11 @@ impl Handler<Wake> for Attestor {
         if self.state != State::Waiting {
             return;
         }
-        match &self.held {
-            Some(held) if self.tools.clock.wall() < held.rotate_at => {
-                self.sleep_until_rotation(ctx);
-            }
-            _ => self.attempt(ctx),
+        if self.until_attempt().is_none_or(|wait| wait.is_zero()) {
+            self.retry_at = None;
+            self.attempt(ctx);
+        } else {
+            self.arm(ctx);
         }
     }
 }
@@ -543,7 +643,13 @@ impl Handler<WriteAgain> for Attestor {
     type Result = ();
 
     fn handle(&mut self, _: WriteAgain, ctx: &mut Self::Context) {
-        self.save_svid(ctx);
+        self.write_timer = None;
+        match self.state {
+            State::Waiting => self.save_svid(ctx),
+            // What the attempt brings is stored by the attempt.
+            State::Attempting => self.write_again_later(ctx),
+            State::Loading | State::Ended => {}
+        }
     }
 }
 

@@ -191,6 +191,14 @@ impl Bundle {
         &self.x509_authorities
     }
 
+    /// The X.509 authorities' certificates, in the server's order: what is stored.
+    pub fn certificates(&self) -> Vec<Certificate> {
+        let certificates = self.x509_authorities.iter();
+        certificates
+            .map(|authority| authority.certificate.clone())
+            .collect()
+    }
+
     /// The X.509 authorities' DER, concatenated (Workload API 5.2.1). Shared, not copied.
     pub fn x509_der(&self) -> &Bytes {
         &self.x509_der

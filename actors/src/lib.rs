@@ -37,7 +37,6 @@
 //! | [`View`](cache::view::View), one for each set of selectors | `Cache` | the open streams of `Endpoint` |
 //! | [`Exit`](exit::Exit), a queue | `Attestor` | `system` |
 
-pub mod ask;
 pub mod attestor;
 pub mod backoff;
 pub mod bundle;

@@ -8,7 +8,6 @@ pub mod schedule;
 pub mod signing;
 pub mod verify;
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,6 +134,7 @@ impl Synchronizer {
                 key_type: config.key_type,
                 availability_target: config.availability_target,
                 clock,
+                said: Rc::default(),
             },
             rejected: None,
             credentials,
@@ -376,7 +376,7 @@ async fn run(tools: Tools, work: Work, signing: Signing, serial: Option<String>)
         None
     };
     let refreshed = if work.bundles {
-        Some(tools.refresh_bundles(BTreeSet::new()).await)
+        Some(tools.refresh_bundle().await)
     } else {
         None
     };

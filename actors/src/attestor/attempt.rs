@@ -59,8 +59,10 @@ pub struct Granted {
     pub slot: KeySlot,
     /// Whether the agent renews by attesting again; a renewal does not say.
     pub reattestable: Option<bool>,
-    /// Anchors for the server connection.
-    pub bundle: Arc<Bundle>,
+    /// The newest bundle, where one was fetched.
+    pub bundle: Option<Arc<Bundle>>,
+    /// That bundle could not be stored.
+    pub bundle_is_unsaved: bool,
     /// The SVID could not be stored after an attestation; the server has dropped the one before, so it is used from memory.
     pub write_error: Option<StoreError>,
 }
@@ -92,6 +94,13 @@ impl AttemptError {
     /// Whether the server says that the agent is banned.
     pub fn is_banned(&self) -> bool {
         matches!(self, Self::Server(error) if error.disposition() == Disposition::Banned)
+    }
+}
+
+impl AttemptError {
+    /// Whether the server wants the agent to attest instead of renewing.
+    pub fn asks_for_attestation(&self) -> bool {
+        matches!(self, Self::Server(error) if error.disposition() == Disposition::Reattest)
     }
 }
 
@@ -160,29 +169,23 @@ impl Attempt {
         let svid = Arc::new(svid);
         let now = self.clock.wall().max(svid.leaf().not_before());
         // The server has dropped the SVID before this one: whatever fails from here on must not cost the new one (weakness W10). Only one that
-        // the known bundle does not vouch for waits for the newest bundle before it replaces what is on disk.
-        let is_doubtful = matches!(&self.trust, ServerTrust::Bundle(known) if known.verify(svid.chain(), now).is_err());
+        // no known bundle vouches for waits for the newest bundle: on disk it would be of no use without.
+        let is_vouched_for = match &self.trust {
+            ServerTrust::Bundle(known) => known.verify(svid.chain(), now).is_ok(),
+            ServerTrust::Insecure => false,
+        };
         let mut write_error = None;
-        if !is_doubtful {
+        if is_vouched_for {
             write_error = self.store_svid(&svid, attestation.reattestable).await?;
         }
         let bundle = self.bundle_after_attestation().await?;
-        bundle.verify(svid.chain(), now)?;
-        if is_doubtful {
-            write_error = self.store_svid(&svid, attestation.reattestable).await?;
+        let mut bundle_is_unsaved = false;
+        if let Some(bundle) = &bundle {
+            bundle.verify(svid.chain(), now)?;
+            bundle_is_unsaved = !self.store_bundle(bundle).await?;
         }
-        let authorities = bundle
-            .x509_authorities()
-            .iter()
-            .map(|authority| authority.certificate.clone())
-            .collect();
-        if let Err(error) = self
-            .store
-            .save_bundle
-            .send(SaveBundle { authorities })
-            .await?
-        {
-            tracing::error!(%error, "Unable to store the trust bundle");
+        if !is_vouched_for {
+            write_error = self.store_svid(&svid, attestation.reattestable).await?;
         }
         Ok(Granted {
             way: Way::Attest,
@@ -190,8 +193,23 @@ impl Attempt {
             slot: self.slot,
             reattestable: Some(attestation.reattestable),
             bundle,
+            bundle_is_unsaved,
             write_error,
         })
+    }
+
+    /// Whether it is on disk.
+    async fn store_bundle(&self, bundle: &Bundle) -> Result<bool, AttemptError> {
+        let authorities = bundle.certificates();
+        let saved = self
+            .store
+            .save_bundle
+            .send(SaveBundle { authorities })
+            .await?;
+        if let Err(error) = &saved {
+            tracing::error!(%error, "Unable to store the trust bundle");
+        }
+        Ok(saved.is_ok())
     }
 
     async fn store_svid(
@@ -210,16 +228,16 @@ impl Attempt {
             .err())
     }
 
-    /// The newest bundle. Where it cannot be had, the one that vouched for the server goes on doing so.
-    async fn bundle_after_attestation(&self) -> Result<Arc<Bundle>, AttemptError> {
+    /// The newest bundle. Where it cannot be had, the one that vouches for the SVID goes on doing so.
+    async fn bundle_after_attestation(&self) -> Result<Option<Arc<Bundle>>, AttemptError> {
         let fetched = Rc::clone(&self.server)
             .bootstrap_bundle(self.trust.clone())
             .await;
         match (fetched, &self.trust) {
-            (Ok(bundle), _) => Ok(Arc::new(bundle)),
-            (Err(error), ServerTrust::Bundle(known)) => {
+            (Ok(bundle), _) => Ok(Some(Arc::new(bundle))),
+            (Err(error), ServerTrust::Bundle(_)) => {
                 tracing::warn!(%error, "Bundle not fetched after the attestation; the known one is kept");
-                Ok(Arc::clone(known))
+                Ok(None)
             }
             (Err(error), ServerTrust::Insecure) => Err(error.into()),
         }
@@ -248,7 +266,8 @@ impl Attempt {
             svid,
             slot: self.slot,
             reattestable: None,
-            bundle: Arc::clone(bundle),
+            bundle: None,
+            bundle_is_unsaved: false,
             write_error: None,
         })
     }

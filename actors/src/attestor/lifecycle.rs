@@ -16,6 +16,8 @@ use crate::svid::{Certificate, CertificateError, X509Svid};
 
 /// A stored SVID must live at least this long to be used (node-side 2.9).
 const EXPIRY_SKEW: Duration = Duration::from_secs(1);
+/// Gaps between attestations because of rejections grow to this (design 4).
+const REJECTION_GAP_CAP: Duration = Duration::from_mins(5);
 /// Every agent ID begins with this path (SPIRE convention).
 const AGENT_PATH: &str = "/spire/agent/";
 
@@ -31,8 +33,13 @@ pub enum Start {
         /// Whether the agent renews by attesting again.
         reattestable: bool,
     },
-    /// Nothing usable; why, for the log.
-    Cold(&'static str),
+    /// Nothing usable.
+    Cold {
+        /// Why, for the log.
+        why: &'static str,
+        /// The slot of the stored SVID's key: the clock may be wrong, so it is not overwritten.
+        slot: Option<KeySlot>,
+    },
 }
 
 /// How the agent SVID is replaced.
@@ -57,6 +64,41 @@ pub enum AfterFailure {
 #[derive(Debug)]
 pub struct Retries(Backoff);
 
+/// Attestations because the server rejected the SVID: a server that grants SVIDs and rejects them at once (a lagging replica, two agents with
+/// one leaf) is not asked without end.
+#[derive(Debug)]
+pub struct Rejections {
+    gaps: Backoff,
+    /// Boot time before which the next rejection is not acted upon.
+    not_before: Duration,
+}
+
+impl Default for Rejections {
+    fn default() -> Self {
+        Self {
+            gaps: Backoff::new(RETRY_INITIAL, REJECTION_GAP_CAP),
+            not_before: Duration::ZERO,
+        }
+    }
+}
+
+impl Rejections {
+    /// How long to wait before the SVID is replaced because of a rejection: nothing for the first one.
+    pub fn wait(&self, now: Now) -> Duration {
+        self.not_before.saturating_sub(now.boot)
+    }
+
+    /// The SVID is being replaced because of a rejection.
+    pub fn acted(&mut self, now: Now, random: &mut Random) {
+        self.not_before = now.boot + self.gaps.next(random);
+    }
+
+    /// The server takes the SVID.
+    pub fn cured(&mut self) {
+        *self = Self::default();
+    }
+}
+
 /// Why a granted SVID is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedAgentSvid {
@@ -74,26 +116,36 @@ pub enum RefusedAgentSvid {
 /// Looks for a usable identity in what was stored (node-side 3.3).
 pub fn at_start(stored: &StoredIdentity, trust_domain: &TrustDomain, now: SystemTime) -> Start {
     let Some(leaf) = stored.chain.first() else {
-        return Start::Cold("no SVID is stored");
+        return Start::Cold {
+            why: "no SVID is stored",
+            slot: None,
+        };
     };
-    if leaf.not_after() <= now + EXPIRY_SKEW {
-        return Start::Cold("the stored SVID has expired");
-    }
     let key = stored
         .keys
         .iter()
         .find(|(_, key)| key.public_key_der() == leaf.public_key_der());
     let Some((slot, key)) = key else {
-        return Start::Cold("no stored key belongs to the stored SVID");
+        return Start::Cold {
+            why: "no stored key belongs to the stored SVID",
+            slot: None,
+        };
     };
+    let cold = |why| Start::Cold {
+        why,
+        slot: Some(*slot),
+    };
+    if leaf.not_after() <= now + EXPIRY_SKEW {
+        return cold("the stored SVID has expired");
+    }
     match X509Svid::new(stored.chain.clone(), Arc::clone(key)) {
         Ok(svid) if is_agent_of(&svid.id, trust_domain) => Start::Warm {
             svid: Arc::new(svid),
             slot: *slot,
             reattestable: stored.reattestable,
         },
-        Ok(_) => Start::Cold("the stored SVID belongs to another trust domain"),
-        Err(_) => Start::Cold("the stored SVID is damaged"),
+        Ok(_) => cold("the stored SVID belongs to another trust domain"),
+        Err(_) => cold("the stored SVID is damaged"),
     }
 }
 
@@ -105,12 +157,23 @@ pub fn free_slot(in_use: Option<KeySlot>) -> KeySlot {
     }
 }
 
-/// How an agent with this SVID replaces it.
-pub fn way(reattestable: Option<bool>) -> Way {
-    if reattestable == Some(false) {
-        Way::Renew
-    } else {
-        Way::Attest
+/// What is known when an SVID is to be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replacing {
+    /// The server said that the agent renews by attesting again.
+    pub reattestable: bool,
+    /// The SVID has ended, or the server does not take it any more: nothing can be asked with it.
+    pub is_spent: bool,
+    /// The configured way in may be taken again (a join token is spent).
+    pub may_attest_again: bool,
+}
+
+/// How an agent replaces its SVID. One that renews attests where renewal has no chance and its way in is still open.
+pub fn way(replacing: Option<Replacing>) -> Way {
+    match replacing {
+        None => Way::Attest,
+        Some(svid) if svid.reattestable || (svid.is_spent && svid.may_attest_again) => Way::Attest,
+        Some(_) => Way::Renew,
     }
 }
 

@@ -213,12 +213,12 @@ impl World {
 }
 
 #[actix::test]
-async fn a_first_start_has_key_and_svid_on_disk_before_the_svid_is_used() {
+async fn a_first_start_has_key_bundle_and_svid_on_disk_before_the_svid_is_used() {
     let world = world();
 
     world.pass(1).await;
 
-    assert_eq!(world.disk.lock().unwrap().writes, ["key", "svid", "bundle"]);
+    assert_eq!(world.disk.lock().unwrap().writes, ["key", "bundle", "svid"]);
     assert_eq!(world.serial(), world.stored_serial());
     assert_eq!(world.attested.take().len(), 1);
     assert_eq!(world.server.count(Call::Attest), 1);
@@ -458,7 +458,7 @@ async fn a_bundle_from_the_server_is_stored_and_published_once() {
     assert_eq!(world.credentials.borrow().as_ref().unwrap().bundle, newer);
     assert_eq!(
         world.disk.lock().unwrap().writes,
-        ["key", "svid", "bundle", "bundle"]
+        ["key", "bundle", "svid", "bundle"]
     );
 }
 
@@ -488,7 +488,7 @@ async fn a_bundle_that_could_not_be_stored_is_written_again_with_the_next_refres
     }
 
     let disk = world.disk.lock().unwrap();
-    assert_eq!(disk.writes, ["key", "svid", "bundle", "bundle"]);
+    assert_eq!(disk.writes, ["key", "bundle", "svid", "bundle"]);
     assert_eq!(disk.bundle[0], newer.x509_authorities()[0].certificate);
 }
 
@@ -520,4 +520,158 @@ async fn a_stored_svid_without_any_bundle_ends_the_start_instead_of_trusting_any
         world.server.count(Call::Attest) + world.server.count(Call::Bundle),
         0
     );
+}
+
+#[actix::test]
+async fn a_planned_rotation_announces_nothing_and_an_unplanned_one_does() {
+    let world = world();
+    world.server.agent_ttl.set(Duration::from_mins(1));
+
+    world.pass(200).await;
+    assert!(world.server.count(Call::Attest) > 5);
+    assert_eq!(world.attested.take().len(), 1, "the first one alone");
+    world.reject(DeniedReason::AgentNotActive).await;
+    world.pass(1).await;
+
+    assert_eq!(world.attested.take().len(), 1);
+}
+
+#[actix::test]
+async fn a_server_that_grants_and_rejects_in_a_circle_is_not_asked_without_end() {
+    let world = world();
+    world.pass(1).await;
+
+    for _ in 0..600 {
+        world.reject(DeniedReason::AgentNotActive).await;
+        world.pass(1).await;
+    }
+
+    let attempts = world.server.count(Call::Attest);
+    assert!((5..=14).contains(&attempts), "{attempts} in ten minutes");
+    world
+        .attestor
+        .send(TrustBundle(Arc::new(world.server.current_bundle())))
+        .await
+        .unwrap();
+    world.reject(DeniedReason::AgentNotActive).await;
+    world.pass(1).await;
+    assert_eq!(
+        world.server.count(Call::Attest),
+        attempts + 1,
+        "at once again after it was taken"
+    );
+}
+
+#[actix::test]
+async fn a_failed_re_attestation_is_tried_again_soon_and_not_at_the_rotation() {
+    let world = world();
+    world.pass(1).await;
+    let before = world.serial();
+
+    world.server.fail(Call::Attest, unavailable(), 2);
+    world.reject(DeniedReason::AgentNotAttested).await;
+    world.pass(30).await;
+
+    assert_ne!(world.serial(), before);
+    assert_eq!(world.server.count(Call::Attest), 4);
+}
+
+#[actix::test]
+async fn retries_wait_as_long_as_they_say() {
+    let world = world();
+    world.server.fail(Call::Attest, unavailable(), usize::MAX);
+
+    world.pass(1800).await;
+
+    let times = world.server.times(Call::Attest);
+    let gaps: Vec<f64> = times
+        .windows(2)
+        .map(|pair| pair[1].saturating_sub(pair[0]).as_secs_f64())
+        .collect();
+    assert!(
+        gaps[9..].iter().all(|gap| *gap >= 107.0),
+        "no nap cuts a gap short: {gaps:?}"
+    );
+}
+
+#[actix::test]
+async fn an_agent_that_may_not_renew_attests() {
+    let world = world();
+    world.server.reattestable.set(false);
+    world.server.agent_ttl.set(Duration::from_mins(1));
+    world.pass(1).await;
+
+    let must = ServerError::Status {
+        call: "RenewAgent",
+        code: tonic::Code::PermissionDenied,
+        message: "agent must reattest".into(),
+        reason: Some(DeniedReason::AgentMustReattest),
+    };
+    world.server.fail(Call::Renew, must, 1);
+    world.server.reattestable.set(true);
+    world.pass(45).await;
+
+    assert_eq!(world.server.count(Call::Renew), 1);
+    assert_eq!(world.server.count(Call::Attest), 2);
+    assert!(world.credentials.borrow().as_ref().unwrap().reattestable);
+}
+
+#[actix::test]
+async fn three_alerts_in_a_row_against_the_certificate_lead_to_a_new_one() {
+    let world = world();
+    world.pass(1).await;
+    let alert = || ServerError::CertificateRejected {
+        peer: "127.0.0.1:8081".into(),
+        reason: "unknown CA".into(),
+    };
+    let report = async |world: &World| {
+        let serial = world.serial().unwrap();
+        let (error, disposition) = (alert(), alert().disposition());
+        world
+            .attestor
+            .send(SvidRejected {
+                serial,
+                disposition,
+                error,
+            })
+            .await
+            .unwrap();
+        world.pass(1).await;
+    };
+
+    report(&world).await;
+    report(&world).await;
+    assert_eq!(world.server.count(Call::Attest), 1);
+    report(&world).await;
+
+    assert_eq!(world.server.count(Call::Attest), 2);
+}
+
+#[actix::test]
+async fn a_bundle_that_came_during_an_attempt_is_not_overwritten_by_an_older_one() {
+    let world = world();
+    world.server.reattestable.set(false);
+    world.server.agent_ttl.set(Duration::from_mins(1));
+    world.pass(1).await;
+    let older = Arc::clone(&world.credentials.borrow().as_ref().unwrap().bundle);
+    let newer = Bundle::new(
+        older.trust_domain.clone(),
+        [
+            older.x509_authorities(),
+            Ca::new(world.clock.wall())
+                .bundle(TRUST_DOMAIN)
+                .x509_authorities(),
+        ]
+        .concat(),
+    );
+
+    world
+        .attestor
+        .send(TrustBundle(Arc::new(newer.clone())))
+        .await
+        .unwrap();
+    world.pass(45).await;
+
+    assert!(world.server.count(Call::Renew) >= 1);
+    assert_eq!(*world.credentials.borrow().as_ref().unwrap().bundle, newer);
 }

@@ -59,7 +59,11 @@ enum Holding {
         renewal: Renewal,
     },
     /// The entry has changed: the SVID is served until its replacement is signed.
-    Outdated { svid: Arc<X509Svid> },
+    Outdated {
+        svid: Arc<X509Svid>,
+        /// The entry that the SVID was signed for: callers hear of the change once, with the new certificate.
+        entry: Arc<Entry>,
+    },
     /// The SVID's end came before its replacement: never served (design D6).
     Expired { since: SystemTime },
 }
@@ -252,7 +256,10 @@ impl Entries {
             record.holding = if record.entry.version == entry.version {
                 Holding::Held { svid, renewal }
             } else {
-                Holding::Outdated { svid }
+                Holding::Outdated {
+                    svid,
+                    entry: Arc::clone(&entry),
+                }
             };
             changes.selectors.push(entry.selectors.clone());
         }
@@ -266,7 +273,9 @@ impl Entries {
         for id in refused {
             if let Some(record) = self.records.get_mut(id) {
                 record.refusals = record.refusals.saturating_add(1);
-                if record.refusals == REFUSALS_BEFORE_SERVING_WITHOUT {
+                let is_told_now =
+                    record.refusals == 1 && matches!(record.holding, Holding::Outdated { .. });
+                if is_told_now || record.refusals == REFUSALS_BEFORE_SERVING_WITHOUT {
                     changes.selectors.push(record.entry.selectors.clone());
                 }
             }
@@ -333,7 +342,7 @@ impl Entries {
                     );
                     (false, Some(svid.not_after()))
                 }
-                Holding::Held { svid, .. } | Holding::Outdated { svid } => {
+                Holding::Held { svid, .. } | Holding::Outdated { svid, .. } => {
                     (true, Some(svid.not_after()))
                 }
                 Holding::Expired { since } => (true, Some(*since)),
@@ -393,7 +402,7 @@ impl Entries {
         for record in matching.iter().filter_map(|id| self.records.get(id)) {
             match record.standing(now) {
                 Standing::Valid(svid) => identities.push(Identity {
-                    entry: Arc::clone(&record.entry),
+                    entry: Arc::clone(record.told()),
                     svid: Arc::clone(svid),
                 }),
                 Standing::Pending => incomplete = true,
@@ -476,6 +485,17 @@ enum Standing<'a> {
 }
 
 impl Record {
+    /// The entry as callers are told of it.
+    fn told(&self) -> &Arc<Entry> {
+        match &self.holding {
+            Holding::Outdated { entry, .. } if self.refusals == 0 => entry,
+            Holding::Outdated { .. }
+            | Holding::Held { .. }
+            | Holding::Missing
+            | Holding::Expired { .. } => &self.entry,
+        }
+    }
+
     fn served(&self, now: SystemTime) -> Option<&Arc<X509Svid>> {
         match self.standing(now) {
             Standing::Valid(svid) => Some(svid),
@@ -486,7 +506,7 @@ impl Record {
     fn standing(&self, now: SystemTime) -> Standing<'_> {
         let before = self.early.as_ref().and_then(|early| early.before.as_ref());
         match &self.holding {
-            Holding::Held { svid, .. } | Holding::Outdated { svid } => {
+            Holding::Held { svid, .. } | Holding::Outdated { svid, .. } => {
                 let valid = [Some(svid), before].into_iter().flatten();
                 let valid = valid.into_iter().find(|svid| svid.leaf().is_valid_at(now));
                 match valid {
@@ -507,19 +527,22 @@ impl Record {
 impl Holding {
     fn svid(&self) -> Option<&Arc<X509Svid>> {
         match self {
-            Self::Held { svid, .. } | Self::Outdated { svid } => Some(svid),
+            Self::Held { svid, .. } | Self::Outdated { svid, .. } => Some(svid),
             Self::Missing | Self::Expired { .. } => None,
         }
     }
 
     /// What is left of it when its entry changes: nothing for another identity; a new revision wants a new certificate.
-    fn after_change(self, old: &Entry, new: &Entry) -> Self {
+    fn after_change(self, old: &Arc<Entry>, new: &Entry) -> Self {
         if !old.has_same_identity(new) || new.store_svid {
             return Self::Missing;
         }
         match self {
             Self::Held { svid, .. } if old.version.revision != new.version.revision => {
-                Self::Outdated { svid }
+                Self::Outdated {
+                    svid,
+                    entry: Arc::clone(old),
+                }
             }
             unchanged @ (Self::Missing
             | Self::Held { .. }

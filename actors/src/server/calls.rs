@@ -53,8 +53,15 @@ pub(super) async fn get_bundle(call: Call, own: &TrustDomain) -> Result<Bundle, 
         .get_bundle(request)
         .await?
         .into_inner();
-    Bundle::from_proto(message, own)
-        .map_err(|error| Failure::Malformed(format!("an unusable bundle: {error}")))
+    let bundle = Bundle::from_proto(message, own)
+        .map_err(|error| Failure::Malformed(format!("an unusable bundle: {error}")))?;
+    // Without authorities nothing could be verified any more, the server least of all.
+    if bundle.x509_authorities().is_empty() {
+        return Err(Failure::Malformed(
+            "a bundle without X.509 authorities".to_owned(),
+        ));
+    }
+    Ok(bundle)
 }
 
 /// `GetFederatedBundle`; none where the server has none.

@@ -71,7 +71,7 @@ struct Limits {
     sync: SyncLimits,
     /// One call, from dialling to its last byte.
     call: Duration,
-    /// Silence within a call.
+    /// Silence within a call, but for those that make the server sign: they have all of their time.
     silence: Duration,
 }
 
@@ -152,7 +152,7 @@ impl ServerClient {
     async fn call<T>(
         &self,
         name: &'static str,
-        repeat: Repeat,
+        (repeat, silence): (Repeat, Duration),
         work: impl AsyncFn(Call) -> Result<T, Failure>,
     ) -> Result<T, ServerError> {
         let deadline = Instant::now() + self.limits.call;
@@ -165,7 +165,7 @@ impl ServerClient {
                         call: name,
                         limit: self.limits.call,
                     }))?;
-            let failure = match self.run(&connection, deadline, &work).await {
+            let failure = match self.run(&connection, (deadline, silence), &work).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -187,7 +187,7 @@ impl ServerClient {
     async fn run<T>(
         &self,
         connection: &Connection,
-        deadline: Instant,
+        (deadline, silence): (Instant, Duration),
         work: &impl AsyncFn(Call) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let _need = connection.needed(false);
@@ -198,9 +198,9 @@ impl ServerClient {
         tokio::select! {
             biased;
             outcome = work(call) => outcome,
-            () = connection.silence(self.limits.silence) => {
+            () = connection.silence(silence) => {
                 connection.sever();
-                Err(Failure::Silent(self.limits.silence))
+                Err(Failure::Silent(silence))
             }
             () = tokio::time::sleep_until(deadline) => Err(Failure::Late(self.limits.call)),
         }
@@ -266,7 +266,10 @@ impl ServerClient {
         let work = async |call: Call| get_bundle(call, &self.trust_domain).await;
         let kept = self.attested.borrow_mut().take();
         if let Some(connection) = kept.filter(Connection::is_usable) {
-            match self.run(&connection, deadline, &work).await {
+            match self
+                .run(&connection, (deadline, self.limits.silence), &work)
+                .await
+            {
                 Err(failure) if failure.is_break() => {}
                 outcome => {
                     return outcome.map_err(|failure| {
@@ -281,7 +284,7 @@ impl ServerClient {
                 call: "GetBundle",
                 limit: self.limits.call,
             }))?;
-        self.run(&connection, deadline, &work)
+        self.run(&connection, (deadline, self.limits.silence), &work)
             .await
             .map_err(|failure| {
                 failure.into_error("GetBundle", self.dialer.peer(), connection.alert())
@@ -323,16 +326,20 @@ impl ServerApi for ServerClient {
             let message = RenewAgentRequest {
                 params: Some(AgentX509svidParams { csr }),
             };
-            self.call("RenewAgent", Repeat::IfNotSent, async |call| {
-                let request = call.request(message.clone());
-                chain_of(
-                    AgentClient::new(call.wire)
-                        .renew_agent(request)
-                        .await?
-                        .into_inner()
-                        .svid,
-                )
-            })
+            self.call(
+                "RenewAgent",
+                (Repeat::IfNotSent, self.limits.call),
+                async |call| {
+                    let request = call.request(message.clone());
+                    chain_of(
+                        AgentClient::new(call.wire)
+                            .renew_agent(request)
+                            .await?
+                            .into_inner()
+                            .svid,
+                    )
+                },
+            )
             .await
         })
     }
@@ -343,21 +350,31 @@ impl ServerApi for ServerClient {
                 let work = async |call| {
                     calls::sync_entries(call, &known, &self.trust_domain, self.limits.sync).await
                 };
-                self.call("SyncAuthorizedEntries", Repeat::Always, work)
-                    .await
+                self.call(
+                    "SyncAuthorizedEntries",
+                    (Repeat::Always, self.limits.silence),
+                    work,
+                )
+                .await
             } else {
                 let work = async |call| calls::all_entries(call, &self.trust_domain).await;
-                self.call("GetAuthorizedEntries", Repeat::Always, work)
-                    .await
+                self.call(
+                    "GetAuthorizedEntries",
+                    (Repeat::Always, self.limits.silence),
+                    work,
+                )
+                .await
             }
         })
     }
 
     fn bundle(self: Rc<Self>) -> Reply<Bundle> {
         Box::pin(async move {
-            self.call("GetBundle", Repeat::Always, async |call| {
-                get_bundle(call, &self.trust_domain).await
-            })
+            self.call(
+                "GetBundle",
+                (Repeat::Always, self.limits.silence),
+                async |call| get_bundle(call, &self.trust_domain).await,
+            )
             .await
         })
     }
@@ -365,7 +382,12 @@ impl ServerApi for ServerClient {
     fn federated_bundle(self: Rc<Self>, trust_domain: TrustDomain) -> Reply<Option<Bundle>> {
         Box::pin(async move {
             let work = async |call| get_federated_bundle(call, &trust_domain).await;
-            self.call("GetFederatedBundle", Repeat::Always, work).await
+            self.call(
+                "GetFederatedBundle",
+                (Repeat::Always, self.limits.silence),
+                work,
+            )
+            .await
         })
     }
 
@@ -386,9 +408,11 @@ impl ServerApi for ServerClient {
                 })
                 .collect();
             let message = BatchNewX509svidRequest { params };
-            self.call("BatchNewX509SVID", Repeat::Always, async |call| {
-                sign(call, &message).await
-            })
+            self.call(
+                "BatchNewX509SVID",
+                (Repeat::Always, self.limits.call),
+                async |call| sign(call, &message).await,
+            )
             .await
         })
     }

@@ -1,6 +1,7 @@
 //! One round of talking to the server: entries, bundles, signatures. Carries out what the schedule asked for; decides nothing about time.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -41,6 +42,23 @@ pub struct Tools {
     pub availability_target: Option<Duration>,
     /// For validity and renewal instants.
     pub clock: Clock,
+    /// What has been said of entries and bundles: a problem that stays is no news.
+    pub said: Rc<RefCell<Said>>,
+}
+
+/// Problems of the last sync, by what they concern.
+#[derive(Debug, Default)]
+pub struct Said(HashMap<String, String>);
+
+impl Said {
+    /// Takes the problems of a sync and returns those that are new.
+    pub(super) fn news(&mut self, problems: HashMap<String, String>) -> Vec<(String, String)> {
+        let known = std::mem::replace(&mut self.0, problems);
+        let is_new = |(what, why): &(&String, &String)| known.get(*what) != Some(*why);
+        let news = self.0.iter().filter(is_new);
+        news.map(|(what, why)| (what.clone(), why.clone()))
+            .collect()
+    }
 }
 
 /// The cache as the synchronizer holds it: one recipient per message.
@@ -132,11 +150,15 @@ impl Tools {
     pub async fn sync(&self) -> Result<Arc<Bundle>, SyncError> {
         let known = self.cache.versions.send(KnownVersions).await?;
         let entries = Rc::clone(&self.server).sync_entries(known).await?;
+        let mut problems: HashMap<String, String> = HashMap::new();
         for (entry, reason) in &entries.skipped {
-            tracing::warn!(entry, error = reason, "Entry skipped: it is damaged");
+            problems.insert(format!("entry {entry:?}"), format!("skipped: {reason}"));
         }
         let federated = self.cache.entries.send(ApplyEntries(entries)).await?;
-        let bundles = self.refresh_bundles(federated).await;
+        let bundles = self.refresh(federated, &mut problems).await;
+        for (what, error) in self.said.borrow_mut().news(problems) {
+            tracing::warn!(what, error, "Part of what the server sent cannot be used");
+        }
         if bundles.is_err() {
             // Entries that came are told to callers all the same.
             self.cache.bundles.send(ApplyBundles(Vec::new())).await?;
@@ -144,10 +166,16 @@ impl Tools {
         bundles
     }
 
+    /// Asks for the own bundle alone.
+    pub async fn refresh_bundle(&self) -> Result<Arc<Bundle>, SyncError> {
+        self.refresh(BTreeSet::new(), &mut HashMap::new()).await
+    }
+
     /// Asks for the own bundle and those named. A federated one that fails keeps its last good version (design D11).
-    pub async fn refresh_bundles(
+    async fn refresh(
         &self,
         federated: BTreeSet<TrustDomain>,
+        problems: &mut HashMap<String, String>,
     ) -> Result<Arc<Bundle>, SyncError> {
         let own = Arc::new(Rc::clone(&self.server).bundle().await?);
         let mut bundles = vec![Arc::clone(&own)];
@@ -155,16 +183,14 @@ impl Tools {
             .into_iter()
             .filter(|domain| *domain != self.trust_domain)
         {
-            match Rc::clone(&self.server)
-                .federated_bundle(domain.clone())
-                .await
-            {
+            let what = format!("bundle of {}", domain.id_string());
+            match Rc::clone(&self.server).federated_bundle(domain).await {
                 Ok(Some(bundle)) => bundles.push(Arc::new(bundle)),
                 Ok(None) => {
-                    tracing::warn!(trust_domain_id = %domain.id_string(), "Federated bundle not found");
+                    problems.insert(what, "not found".to_owned());
                 }
                 Err(error) => {
-                    tracing::warn!(trust_domain_id = %domain.id_string(), %error, "Federated bundle not refreshed; the last good one is kept");
+                    problems.insert(what, format!("the last good one is kept: {error}"));
                 }
             }
         }
@@ -309,7 +335,7 @@ impl Tools {
             verify::check_path(svid, bundle, now.wall) == Err(VerifyError::UnknownAuthority)
         };
         if assembled.iter().any(unknown) {
-            match self.refresh_bundles(BTreeSet::new()).await {
+            match self.refresh_bundle().await {
                 Ok(newer) => *bundle = newer,
                 Err(error) => {
                     tracing::warn!(%error, "Bundle not refreshed though an SVID has an unknown issuer");

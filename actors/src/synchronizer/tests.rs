@@ -1,6 +1,7 @@
 //! The actor in virtual time: one thread, paused clock, a scripted server, the real cache or one that counts questions.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use actix::{Addr, MessageResult};
 use tokio::sync::watch;
@@ -276,6 +277,7 @@ async fn the_cache_is_asked_for_its_count_once_after_each_success_and_never_afte
         key_type: KeyType::EcP256,
         availability_target: None,
         clock,
+        said: Rc::default(),
     };
     let all = Work {
         entries: true,
@@ -627,7 +629,7 @@ async fn a_refused_batch_shrinks_and_grows_again() {
 #[actix::test]
 async fn a_new_issuer_costs_one_look_at_the_bundle_and_not_one_a_round() {
     let world = world_with(Duration::from_hours(24), |server| {
-        server.svid_ttl.set(Duration::from_secs(60));
+        server.svid_ttl.set(Duration::from_mins(1));
         server.set_entries([entry("web", 1000)]);
     })
     .await;
@@ -639,4 +641,21 @@ async fn a_new_issuer_costs_one_look_at_the_bundle_and_not_one_a_round() {
 
     assert!(world.server.count(Call::Sign) >= 6);
     assert_eq!(world.server.count(Call::Bundle), bundles + 1);
+}
+
+#[actix::test]
+async fn a_problem_that_stays_is_said_once() {
+    let problems =
+        |text: &str| std::collections::HashMap::from([("bundle of x".to_owned(), text.to_owned())]);
+    let mut said = round::Said::default();
+
+    assert_eq!(said.news(problems("not found")).len(), 1);
+    assert_eq!(said.news(problems("not found")).len(), 0);
+    assert_eq!(said.news(problems("garbage")).len(), 1, "another reason");
+    assert_eq!(said.news(std::collections::HashMap::new()).len(), 0);
+    assert_eq!(
+        said.news(problems("garbage")).len(),
+        1,
+        "it was well meanwhile"
+    );
 }

@@ -82,7 +82,7 @@ fn everything_else_on_disk_means_a_new_attestation() {
 
     for (name, stored) in table {
         assert!(
-            matches!(at_start(&stored, &domain(), epoch()), Start::Cold(_)),
+            matches!(at_start(&stored, &domain(), epoch()), Start::Cold { .. }),
             "{name}"
         );
     }
@@ -96,10 +96,57 @@ fn a_new_key_never_takes_the_slot_in_use() {
 }
 
 #[test]
-fn the_server_says_how_an_svid_is_replaced() {
+fn an_svid_is_replaced_as_the_server_says_while_that_has_a_chance() {
+    let svid = |reattestable, is_spent, may_attest_again| {
+        way(Some(Replacing {
+            reattestable,
+            is_spent,
+            may_attest_again,
+        }))
+    };
+
     assert_eq!(way(None), Way::Attest);
-    assert_eq!(way(Some(true)), Way::Attest);
-    assert_eq!(way(Some(false)), Way::Renew);
+    assert_eq!(svid(true, false, true), Way::Attest);
+    assert_eq!(svid(false, false, true), Way::Renew);
+    assert_eq!(svid(false, true, true), Way::Attest);
+    assert_eq!(svid(false, true, false), Way::Renew, "a spent token");
+}
+
+#[test]
+fn the_key_of_an_expired_svid_is_not_overwritten() {
+    let svid = Ca::new(epoch()).svid(AGENT, epoch() - hours(2), epoch() - hours(1));
+    let stored = stored(&svid, vec![(KeySlot::A, Arc::clone(&svid.key))]);
+
+    let Start::Cold { slot, .. } = at_start(&stored, &domain(), epoch()) else {
+        panic!("cold")
+    };
+
+    assert_eq!(free_slot(slot), KeySlot::B);
+}
+
+#[test]
+fn rejections_are_acted_upon_in_growing_gaps_until_one_svid_is_taken() {
+    let mut rejections = Rejections::default();
+    let mut random = Random::from_seed(3);
+    let at = |seconds| Now {
+        wall: epoch(),
+        boot: Duration::from_secs(seconds),
+    };
+
+    assert_eq!(rejections.wait(at(100)), Duration::ZERO);
+    rejections.acted(at(100), &mut random);
+    let first = rejections.wait(at(100));
+    rejections.acted(at(200), &mut random);
+    let second = rejections.wait(at(200));
+    for _ in 0..20 {
+        rejections.acted(at(300), &mut random);
+    }
+    let last = rejections.wait(at(300)).as_secs_f64();
+
+    assert!(first >= Duration::from_millis(4500) && first < second);
+    assert!((269.0..=331.0).contains(&last), "{last}");
+    rejections.cured();
+    assert_eq!(rejections.wait(at(301)), Duration::ZERO);
 }
 
 #[test]

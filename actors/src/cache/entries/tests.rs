@@ -514,9 +514,33 @@ fn the_same_words_are_not_said_twice() {
         is_same(&first, &world.view(1000, None)),
         "a new revision alone changes nothing for the caller"
     );
+    let renamed = Entry {
+        hint: "front".into(),
+        ..with_revision(web.clone(), 2)
+    };
+    world.sync([renamed.clone()]);
+    assert!(
+        is_same(&first, &world.view(1000, None)),
+        "told once, with the new certificate"
+    );
+    world.sign(&renamed, minutes(60));
+    assert!(!is_same(&first, &world.view(1000, None)));
+}
+
+#[test]
+fn a_change_whose_certificate_is_refused_is_told_with_the_old_one() {
+    let mut world = world(10);
+    let web = entry("web", 1000);
+    world.sync([web.clone()]);
+    world.sign(&web, minutes(60));
+    let first = world.view(1000, None);
+
     world.sync([Entry {
         hint: "front".into(),
         ..with_revision(web, 1)
     }]);
+    let changes = world.entries.refused(&[entry_id("web")]);
+
+    assert!(changes.concern(&uid_selectors(1000)));
     assert!(!is_same(&first, &world.view(1000, None)));
 }
