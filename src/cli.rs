@@ -157,7 +157,7 @@ static SOCKET_PATH: Flag = Flag::new(
     Kind::Text,
     "Path of the agent's public socket",
 )
-.or(socket::DEFAULT_PUBLIC);
+.or(crate::config::DEFAULT_SOCKET_PATH);
 static ADMIN_SOCKET_PATH: Flag =
     Flag::new("socketPath", Kind::Text, "Path of the agent's admin socket")
         .or(socket::DEFAULT_ADMIN);

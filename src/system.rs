@@ -7,7 +7,8 @@
 //! | 3 | `Selectors` | same | the workload attestors |
 //! | 4 | `Endpoint` | same | bound sockets, `Selectors`, `Cache` |
 //! | 5 | `Synchronizer` | same | server client, `Cache` |
-//! | 6 | `Attestor` | same | way in, server client, `Store`, `Synchronizer`; begins at once |
+//! | 6 | `Ban` | same | `Cache`, `Endpoint`; withdraws all identities before a banned agent ends |
+//! | 7 | `Attestor` | same | way in, server client, `Store`, `Synchronizer`, `Ban`; begins at once |
 //!
 //! Receivers start first. Two cycles are closed by messages: `ReportMissing` (cache → synchronizer) and `ReportTo` (synchronizer → attestor).
 //! No actor is restarted: a panic ends the process with exit code 70 ([`actors::panics`]), the service manager starts it again, and the
@@ -46,7 +47,7 @@ use crate::telemetry::LogHandle;
 
 /// Exit code when an actor died.
 pub(crate) const ACTOR_DIED: u8 = 70;
-/// Blocking threads: name resolution, hashing, key generation.
+/// Blocking threads: name resolution, the node's files, key generation. Hashing has threads of its own.
 const BLOCKING_THREADS: usize = 4;
 const BLOCKING_STACK_BYTES: usize = 512 * 1024;
 /// How long shutdown waits for the endpoint.
@@ -74,7 +75,7 @@ pub(crate) fn on_actor_system<T>(future: impl Future<Output = T>) -> T {
     };
     let system = actix::System::with_tokio_rt(runtime);
     let outcome = system.block_on(future);
-    // Dropping the runtime would wait for a name lookup or a hash under way: an exit must not hang on those.
+    // Dropping the runtime would wait for a name lookup under way: an exit must not hang on those.
     std::mem::forget(system);
     outcome
 }

@@ -2,7 +2,8 @@
 //!
 //! *What date is it?* Certificates and tokens are valid by the wall clock, which may step in both directions.
 //! *How long has it been?* Intervals and back-offs are measured by the boot clock, which never steps and goes on while the
-//! machine is suspended. A schedule takes both as one [`Now`], so that it can tell a step from the passing of time.
+//! machine is suspended. A schedule takes both as one [`Now`]: what hangs on a date is compared anew at each wake-up, so a step of the wall
+//! clock moves it and nothing else.
 //!
 //! `main` makes [`Clock::system`] and hands it down. A test makes [`Clock::virtual_from`] under `tokio::time::pause()`
 //! and then simply sleeps: timers, intervals and certificate lifetimes move together.

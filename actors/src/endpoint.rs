@@ -17,6 +17,7 @@ mod entitlement;
 mod guard;
 mod health;
 mod jwks;
+mod request_body;
 mod routes;
 pub mod sockets;
 mod stage;

@@ -58,6 +58,8 @@ pub struct Selectors {
     admission: Admission<(Subject, Arc<Peer>)>,
     answers: Recent<Subject, SelectorSet>,
     failures: Recent<(&'static str, u32), ()>,
+    /// Failures of all users beyond those of `failures`, together.
+    other_failures: Recent<(), ()>,
 }
 
 /// A way of finding out something about a process.
@@ -180,6 +182,7 @@ impl Selectors {
             admission: Admission::new(Limits::default()),
             answers: Recent::new(ANSWER_GOOD_FOR, MAX_ANSWERS),
             failures: Recent::new(FAILURE_LOGGED_EVERY, MAX_FAILURES_KEPT),
+            other_failures: Recent::new(FAILURE_LOGGED_EVERY, 1),
         }
     }
 
@@ -272,11 +275,12 @@ impl Selectors {
     /// A caller in a loop must not fill the log.
     fn report_failure(&mut self, subject: Subject, attestor: &'static str, error: &AttestorError) {
         let (key, now) = ((attestor, subject.uid), self.clock.now().boot);
-        if self.failures.get(&key, now).is_some() {
-            tracing::debug!(pid = subject.pid, plugin_name = attestor, %error, "workload attestor failed");
-        } else {
+        let is_news = self.failures.get(&key, now).is_none()
+            && (self.failures.insert(key, (), now) || self.other_failures.insert((), (), now));
+        if is_news {
             tracing::error!(pid = subject.pid, plugin_name = attestor, %error, "workload attestor failed");
-            self.failures.insert(key, (), now);
+        } else {
+            tracing::debug!(pid = subject.pid, plugin_name = attestor, %error, "workload attestor failed");
         }
     }
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 /// Longest SPIFFE ID in bytes (SPIFFE-ID 2.3).
 pub const MAX_ID_BYTES: usize = 2048;
-/// Longest trust domain name in bytes (SPIFFE-ID 2.3).
-pub const MAX_TRUST_DOMAIN_BYTES: usize = 255;
+/// Longest trust domain name in bytes that every implementation takes (SPIFFE-ID 2.3). Longer ones are read: `spire-server` has them.
+pub const PORTABLE_TRUST_DOMAIN_BYTES: usize = 255;
+/// Longest trust domain name in bytes: the server's own ID must fit into [`MAX_ID_BYTES`].
+const MAX_TRUST_DOMAIN_BYTES: usize = MAX_ID_BYTES - SCHEME.len() - SERVER_PATH.len();
 const SCHEME: &str = "spiffe://";
 const SERVER_PATH: &str = "/spire/server";
 
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn text_outside_the_specification_is_refused_with_its_reason() {
-        let long_name = "d".repeat(256);
+        let long_name = "d".repeat(MAX_TRUST_DOMAIN_BYTES + 1);
         let table = [
             ("", IdError::Empty),
             ("http://example.org", IdError::Scheme),
@@ -243,7 +245,12 @@ mod tests {
         for (text, reason) in table {
             assert_eq!(SpiffeId::parse(text), Err(reason), "{text:?}");
         }
-        assert_eq!(TrustDomain::parse(&long_name), Err(IdError::TooLong(255)));
+        assert_eq!(
+            TrustDomain::parse(&long_name),
+            Err(IdError::TooLong(MAX_TRUST_DOMAIN_BYTES))
+        );
+        let longest = TrustDomain::parse(&long_name[1..]).unwrap();
+        assert!(SpiffeId::parse(&SpiffeId::of_server(&longest).to_string()).is_ok());
         assert_eq!(
             SpiffeId::parse(&format!("spiffe://td/{}", "x".repeat(2048))),
             Err(IdError::TooLong(2048))

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::config::duration::parse_duration;
+use crate::config::integer::parse_integer;
 
 /// What a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +166,7 @@ impl Flags {
         match flag.kind {
             Kind::Text => None,
             Kind::Bool => parse_bool(value).is_none().then(parse_error),
-            Kind::Integer => value.parse::<i64>().is_err().then(parse_error),
+            Kind::Integer => parse_integer(value).is_none().then(parse_error),
             Kind::Duration => parse_duration(value).err().map(|error| error.to_string()),
             Kind::Output => match (
                 parse_format(value),
@@ -277,6 +278,18 @@ mod tests {
 
             assert!(flags.is_set("quiet"));
             assert_eq!(flags.text("name"), "nobody");
+        }
+    }
+
+    #[test]
+    fn an_integer_may_have_any_base_that_go_takes() {
+        for port in ["8081", "0x1F91", "0o17621", "017621", "0b1", "-1", "+1"] {
+            let flags = parse(&format!("-port {port}")).unwrap();
+
+            assert_eq!(flags.given("port"), Some(port));
+        }
+        for port in ["08", "0x", "8081.0", "1e3", "", "9223372036854775808"] {
+            assert!(parse(&format!("-port={port}")).is_err(), "{port}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! `run`: reads the configuration, starts the log, and hands over to the agent itself.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use super::flags::{Flag, Flags, Kind};
 use super::{FAILURE, Output, Surroundings};
@@ -109,8 +109,14 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
     for setting in config.unbuilt() {
         tracing::warn!(key = %setting.key, line = setting.line, "this build does not act on the setting yet");
     }
-    let proc_root = (surroundings.variable)("HOST_PROC").unwrap_or_else(|| "/proc".to_owned());
-    system::run(&config, &log, Path::new(&proc_root))
+    system::run(&config, &log, &proc_root(surroundings.variable))
+}
+
+/// Where the process file system is; an empty variable counts as none.
+fn proc_root(variable: &dyn Fn(&str) -> Option<String>) -> PathBuf {
+    variable("HOST_PROC")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| PathBuf::from("/proc"), PathBuf::from)
 }
 
 /// Reads the configuration file with the flags laid over it.
@@ -148,5 +154,26 @@ fn overrides(flags: &Flags) -> config::Flags {
         insecure_bootstrap: truth("insecureBootstrap"),
         rebootstrap_mode: text("rebootstrapMode"),
         rebootstrap_delay: text("rebootstrapDelay"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_host_proc_is_none() {
+        for (value, expected) in [
+            (None, "/proc"),
+            (Some(""), "/proc"),
+            (Some("/host/proc"), "/host/proc"),
+        ] {
+            let variable = |name: &str| {
+                assert_eq!(name, "HOST_PROC");
+                value.map(str::to_owned)
+            };
+
+            assert_eq!(proc_root(&variable), PathBuf::from(expected));
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Chooses the agent's socket from flags and environment. Pure.
 
-/// Where the public socket is unless told otherwise.
-pub(super) const DEFAULT_PUBLIC: &str = "/tmp/spire-agent/public/api.sock";
+use crate::config::DEFAULT_SOCKET_PATH;
 
 /// Where the admin socket is unless told otherwise.
 pub(super) const DEFAULT_ADMIN: &str = "/tmp/spire-agent/private/admin.sock";
@@ -33,11 +32,11 @@ pub(super) fn public(
         "" => None,
         name => Some(from_template(name, variable(TEMPLATE))?),
     };
-    if path != DEFAULT_PUBLIC && !path.is_empty() {
+    if path != DEFAULT_SOCKET_PATH && !path.is_empty() {
         return Ok(path.to_owned());
     }
     let named = of_instance.or_else(|| variable(VARIABLE).filter(|path| !path.is_empty()));
-    Ok(named.unwrap_or_else(|| DEFAULT_PUBLIC.to_owned()))
+    Ok(named.unwrap_or_else(|| DEFAULT_SOCKET_PATH.to_owned()))
 }
 
 fn from_template(name: &str, template: Option<String>) -> Result<String, SocketError> {
@@ -55,13 +54,25 @@ mod tests {
     #[test]
     fn flag_then_instance_then_variable_then_default() {
         let table = [
-            (DEFAULT_PUBLIC, "", None, None, Ok(DEFAULT_PUBLIC)),
-            (DEFAULT_PUBLIC, "", Some("/env"), None, Ok("/env")),
-            (DEFAULT_PUBLIC, "", Some("/env"), Some("/%i/s"), Ok("/env")),
-            (DEFAULT_PUBLIC, "", Some(""), None, Ok(DEFAULT_PUBLIC)),
+            (DEFAULT_SOCKET_PATH, "", None, None, Ok(DEFAULT_SOCKET_PATH)),
+            (DEFAULT_SOCKET_PATH, "", Some("/env"), None, Ok("/env")),
+            (
+                DEFAULT_SOCKET_PATH,
+                "",
+                Some("/env"),
+                Some("/%i/s"),
+                Ok("/env"),
+            ),
+            (
+                DEFAULT_SOCKET_PATH,
+                "",
+                Some(""),
+                None,
+                Ok(DEFAULT_SOCKET_PATH),
+            ),
             ("/flag", "", Some("/env"), None, Ok("/flag")),
             (
-                DEFAULT_PUBLIC,
+                DEFAULT_SOCKET_PATH,
                 "a",
                 Some("/env"),
                 Some("/%i/%i.sock"),
@@ -70,14 +81,14 @@ mod tests {
             ("/flag", "a", None, Some("/%i/s"), Ok("/flag")),
             ("/flag", "a", None, None, Err(SocketError::NoTemplate)),
             (
-                DEFAULT_PUBLIC,
+                DEFAULT_SOCKET_PATH,
                 "a",
                 Some("/env"),
                 None,
                 Err(SocketError::NoTemplate),
             ),
             (
-                DEFAULT_PUBLIC,
+                DEFAULT_SOCKET_PATH,
                 "a",
                 None,
                 Some("/s"),

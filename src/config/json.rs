@@ -85,6 +85,10 @@ impl Parser<'_> {
             if !self.eat(',') {
                 return self.fail("expected \",\" or \"}\"");
             }
+            // Go's reader of such files lets a comma stand last.
+            if self.eat('}') {
+                return Ok(object);
+            }
         }
     }
 
@@ -122,6 +126,9 @@ impl Parser<'_> {
             }
             if !self.eat(',') {
                 return self.fail("expected \",\" or \"]\"");
+            }
+            if self.eat(']') {
+                return Ok(items);
             }
         }
     }

@@ -10,6 +10,7 @@ pub(crate) mod error;
 mod expand;
 mod flags;
 mod hcl;
+pub(crate) mod integer;
 mod json;
 mod lexer;
 pub(crate) mod model;
@@ -18,7 +19,6 @@ pub(crate) mod plugin;
 mod raw;
 mod schema;
 mod section;
-mod spiffe_id;
 mod unbuilt;
 
 use std::cell::RefCell;
@@ -29,6 +29,9 @@ use ast::{Object, SyntaxError};
 pub(crate) use error::ConfigErrors;
 pub(crate) use flags::Flags;
 pub(crate) use model::*;
+
+/// Where the public socket is unless told otherwise.
+pub(crate) const DEFAULT_SOCKET_PATH: &str = "/tmp/spire-agent/public/api.sock";
 
 /// The file that is read when none is named, relative to the working directory.
 pub(crate) const DEFAULT_PATH: &str = "conf/agent/agent.conf";

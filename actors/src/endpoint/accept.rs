@@ -33,8 +33,13 @@ const GREETING_BYTES: usize = 24 + 9;
 /// How long after a burst of ends freed memory is given back.
 const TRIM_DELAY: Duration = Duration::from_secs(5);
 
-/// Calls in flight on one connection.
-const STREAMS_MAX: u32 = 200;
+/// Calls in flight on one connection. Memory is bounded by a user's calls on all of them.
+const STREAMS_MAX: u32 = 1_000;
+/// Calls that a client may cancel before they are seen, at once, before its connection is taken for an attack (CVE-2023-44487). A pool
+/// that drops a batch of calls must not lose its open streams with them, as it would at 20, the default.
+const UNSEEN_CANCELS_MAX: usize = 5_000;
+/// Calls answered with an error of the protocol, in the life of a connection: a client that asks beyond [`STREAMS_MAX`] collects them.
+const REFUSED_STREAMS_MAX: usize = 50_000;
 /// The longest header list in bytes.
 const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
 /// Requests are tiny: so much may come unasked on one stream, and on all of a connection.
@@ -67,6 +72,8 @@ impl Door {
     pub(super) fn new(routes: Routes, gate: Arc<Gate>, census: Rc<Census>) -> Self {
         let mut http = http2::Builder::new(LocalTasks(Rc::clone(&census)));
         http.max_concurrent_streams(STREAMS_MAX)
+            .max_pending_accept_reset_streams(UNSEEN_CANCELS_MAX)
+            .max_local_error_reset_streams(REFUSED_STREAMS_MAX)
             .max_header_list_size(HEADER_LIST_BYTES_MAX)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -95,7 +102,13 @@ impl Door {
 
     /// Counts the connection and finds out who it is; `None` if it is closed at once.
     fn admit(&self, stream: &UnixStream) -> Option<(Place, Caller)> {
-        let uid = stream.peer_cred().ok()?.uid();
+        let uid = match stream.peer_cred() {
+            Ok(credentials) => credentials.uid(),
+            Err(error) => {
+                self.gate.log_failed_accept(None, &error);
+                return None;
+            }
+        };
         let Some(place) = self.census.enter(uid) else {
             self.gate.log_too_many_connections(uid);
             return None;
@@ -103,7 +116,7 @@ impl Door {
         match Peer::of(stream) {
             Ok(peer) => Some((place, Caller::new(peer))),
             Err(error) => {
-                tracing::warn!(uid, %error, "Connection failed during accept");
+                self.gate.log_failed_accept(Some(uid), &error);
                 None
             }
         }
@@ -121,6 +134,7 @@ impl Door {
             caller: Arc::clone(&caller),
             gate,
             routes,
+            census: Rc::clone(&self.census),
         };
         let mut connection = pin!(self.http.serve_connection(io, front));
         let mut exited = pin!(caller.peer.exited());
@@ -162,13 +176,7 @@ impl Door {
 #[expect(clippy::infinite_loop, reason = "shutdown aborts the task")]
 pub(super) async fn serve(listener: LocalListener, door: Rc<Door>) {
     let (listener, _file) = listener.into_parts();
-    let listener = match UnixListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%error, "listener cannot be watched");
-            return;
-        }
-    };
+    let listener = watched(listener);
     let mut is_failing = false;
     loop {
         match listener.accept().await {
@@ -191,6 +199,11 @@ pub(super) async fn serve(listener: LocalListener, door: Rc<Door>) {
             }
         }
     }
+}
+
+/// An agent that listens and never accepts would look alive: the panic ends the process instead.
+fn watched(listener: std::os::unix::net::UnixListener) -> UnixListener {
+    UnixListener::from_std(listener).expect("a bound listener can be watched")
 }
 
 async fn attend(door: Rc<Door>, stream: UnixStream, place: Place, caller: Arc<Caller>) {
@@ -283,5 +296,23 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
 
     fn is_write_vectored(&self) -> bool {
         self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[tokio::test]
+    #[should_panic(expected = "a bound listener can be watched")]
+    async fn an_agent_that_cannot_accept_does_not_live_on() {
+        // The reactor refuses files.
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        let listener = std::os::unix::net::UnixListener::from(file);
+        listener.set_nonblocking(true).unwrap();
+
+        watched(listener);
     }
 }

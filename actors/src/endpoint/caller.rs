@@ -21,6 +21,8 @@ use super::status::Refusal;
 
 /// How long a unary call waits for the agent to become ready (design D1).
 const UNARY_PATIENCE: Duration = Duration::from_secs(2);
+/// The user of those who have none, by convention.
+const NOBODY: u32 = 65_534;
 
 /// The process at the other end of a connection. Lives as long as the connection, shared by its calls.
 #[derive(Debug)]
@@ -166,11 +168,12 @@ impl Gate {
 
     /// Writes the line about entries that are left out because of their hint, if one is due.
     pub(super) fn log_repeated_hint(&self, caller: &Caller, hint: &str, entry: &str) {
-        if let Some(Report { .. }) = self.note(caller.peer.uid, Reason::RepeatedHint) {
+        if let Some(Report { silent }) = self.note(caller.peer.uid, Reason::RepeatedHint) {
             tracing::warn!(
                 hint,
                 entry,
                 pid = caller.peer.pid,
+                silent,
                 "Ignoring entry with repeated hint"
             );
         }
@@ -180,6 +183,22 @@ impl Gate {
     pub(super) fn log_too_many_connections(&self, uid: u32) {
         if let Some(Report { silent }) = self.note(uid, Reason::TooManyConnections) {
             tracing::warn!(uid, silent, "Connection refused: too many are open");
+        }
+    }
+
+    /// Writes the line of a call refused for their number, if one is due.
+    pub(super) fn log_too_many_calls(&self, uid: u32) {
+        if let Some(Report { silent }) = self.note(uid, Reason::TooManyCalls) {
+            tracing::warn!(uid, silent, "Call refused: too many are open");
+        }
+    }
+
+    /// Writes the line of a connection whose process cannot be told, if one is due.
+    pub(super) fn log_failed_accept(&self, uid: Option<u32>, error: &impl std::fmt::Display) {
+        // Users who cannot be told share a tally with `nobody`.
+        let tallied = uid.unwrap_or(NOBODY);
+        if let Some(Report { silent }) = self.note(tallied, Reason::FailedAccept) {
+            tracing::warn!(uid, silent, %error, "Connection failed during accept");
         }
     }
 

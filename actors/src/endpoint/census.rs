@@ -1,4 +1,4 @@
-//! Who is connected: counts connections in all and by user, and says when memory is worth giving back.
+//! Who is connected: counts connections in all and by user, and calls by user, and says when memory is worth giving back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,15 +11,30 @@ use super::caps::Caps;
 /// So many ended connections and calls leave enough behind to be worth a trim.
 const ENDED_BEFORE_TRIM: u32 = 64;
 
-/// Open connections. Shared by the accept loops and the connections of one thread.
+/// Open calls of one user, on all connections together: what their answers and requests hold is bounded by it.
+const CALLS_PER_UID: usize = 8_192;
+
+/// Open connections and calls. Shared by the accept loops and the connections of one thread.
 #[derive(Debug)]
 pub(super) struct Census {
     caps: Caps,
-    by_uid: RefCell<HashMap<u32, usize>>,
+    by_uid: ByUid,
+    calls_by_uid: ByUid,
     total: Cell<usize>,
     emptied: Notify,
     ended: Cell<u32>,
     trim_is_due: Cell<bool>,
+}
+
+/// A number for each user that has one.
+#[derive(Debug, Default)]
+struct ByUid(RefCell<HashMap<u32, usize>>);
+
+/// One counted call; dropping it gives the place back.
+#[derive(Debug)]
+pub(super) struct CallPlace {
+    census: Rc<Census>,
+    uid: u32,
 }
 
 /// One counted connection; dropping it gives the place back.
@@ -34,7 +49,8 @@ impl Census {
     pub(super) fn new(caps: Caps) -> Self {
         Self {
             caps,
-            by_uid: RefCell::default(),
+            by_uid: ByUid::default(),
+            calls_by_uid: ByUid::default(),
             total: Cell::new(0),
             emptied: Notify::new(),
             ended: Cell::new(0),
@@ -44,17 +60,24 @@ impl Census {
 
     /// A place for one more connection of this user, unless a bound is reached.
     pub(super) fn enter(self: &Rc<Self>, uid: u32) -> Option<Place> {
-        let mut by_uid = self.by_uid.borrow_mut();
-        let held = by_uid.get(&uid).copied().unwrap_or(0);
-        if self.total.get() >= self.caps.total || held >= self.caps.per_uid {
+        if self.total.get() >= self.caps.total || !self.by_uid.take(uid, self.caps.per_uid) {
             return None;
         }
-        by_uid.insert(uid, held + 1);
         self.total.set(self.total.get() + 1);
         Some(Place {
             census: Rc::clone(self),
             uid,
         })
+    }
+
+    /// A place for one more call of this user, unless the bound is reached.
+    pub(super) fn begin_call(self: &Rc<Self>, uid: u32) -> Option<CallPlace> {
+        self.calls_by_uid
+            .take(uid, CALLS_PER_UID)
+            .then(|| CallPlace {
+                census: Rc::clone(self),
+                uid,
+            })
     }
 
     /// How many connections are open.
@@ -82,16 +105,37 @@ impl Census {
     }
 }
 
+impl ByUid {
+    fn take(&self, uid: u32, limit: usize) -> bool {
+        let mut numbers = self.0.borrow_mut();
+        let held = numbers.get(&uid).copied().unwrap_or(0);
+        if held < limit {
+            numbers.insert(uid, held + 1);
+        }
+        held < limit
+    }
+
+    fn give_back(&self, uid: u32) {
+        let mut numbers = self.0.borrow_mut();
+        if let Some(held) = numbers.get_mut(&uid) {
+            *held -= 1;
+            if *held == 0 {
+                numbers.remove(&uid);
+            }
+        }
+    }
+}
+
+impl Drop for CallPlace {
+    fn drop(&mut self) {
+        self.census.calls_by_uid.give_back(self.uid);
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let census = &self.census;
-        let mut by_uid = census.by_uid.borrow_mut();
-        if let Some(held) = by_uid.get_mut(&self.uid) {
-            *held -= 1;
-            if *held == 0 {
-                by_uid.remove(&self.uid);
-            }
-        }
+        census.by_uid.give_back(self.uid);
         census.total.set(census.total.get() - 1);
         if census.open() == 0 {
             census.emptied.notify_one();
@@ -121,6 +165,20 @@ mod tests {
         assert!(census.enter(1).is_some());
     }
 
+    #[test]
+    fn a_user_with_too_many_calls_gets_no_more_and_others_do() {
+        let census = census(1, 1);
+
+        let calls: Vec<_> = (0..CALLS_PER_UID).map(|_| census.begin_call(1)).collect();
+
+        assert!(calls.iter().all(Option::is_some));
+        assert!(census.begin_call(1).is_none());
+        assert!(census.begin_call(2).is_some());
+        drop(calls);
+        assert!(census.begin_call(1).is_some());
+        assert!(census.calls_by_uid.0.borrow().is_empty());
+    }
+
     #[tokio::test]
     async fn the_last_one_to_leave_is_noticed() {
         let census = census(3, 3);
@@ -131,7 +189,7 @@ mod tests {
         waiting.await;
 
         assert_eq!(census.open(), 0);
-        assert!(census.by_uid.borrow().is_empty());
+        assert!(census.by_uid.0.borrow().is_empty());
     }
 
     #[test]

@@ -19,11 +19,19 @@ pub(super) enum Reason {
     RepeatedHint,
     /// Too many connections are open.
     TooManyConnections,
+    /// Too many calls are open.
+    TooManyCalls,
+    /// The process at the other end cannot be told.
+    FailedAccept,
 }
 
 /// Recent refusals. Bounded.
 #[derive(Debug, Default)]
-pub(super) struct Denials(HashMap<(u32, Reason), Tally>);
+pub(super) struct Denials {
+    tallies: HashMap<(u32, Reason), Tally>,
+    /// All those for whom there is no room, together.
+    others: Option<Tally>,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Tally {
@@ -34,7 +42,7 @@ struct Tally {
 /// A line is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Report {
-    /// Refusals of this user and reason since the last line.
+    /// Refusals of this user and reason since the last line; of all users without a tally of their own, for one of those.
     pub(super) silent: u64,
 }
 
@@ -42,44 +50,45 @@ impl Denials {
     /// Counts one refusal at `now` (boot time): a report if a line is due.
     pub(super) fn note(&mut self, uid: u32, reason: Reason, now: Duration) -> Option<Report> {
         let key = (uid, reason);
-        if let Some(tally) = self.0.get_mut(&key) {
-            if now.saturating_sub(tally.since) < WINDOW {
-                tally.silent += 1;
-                return None;
-            }
-            let silent = tally.silent;
-            *tally = Tally {
-                since: now,
-                silent: 0,
-            };
-            return Some(Report { silent });
+        if let Some(tally) = self.tallies.get_mut(&key) {
+            return tally.count(now);
         }
-        self.make_room(now);
-        self.0.insert(
-            key,
-            Tally {
-                since: now,
-                silent: 0,
-            },
-        );
+        if self.tallies.len() >= REMEMBERED_MAX {
+            self.tallies.retain(|_, tally| tally.is_open(now));
+        }
+        if self.tallies.len() < REMEMBERED_MAX {
+            self.tallies.insert(key, Tally::since(now));
+            return Some(Report { silent: 0 });
+        }
+        if let Some(others) = &mut self.others {
+            return others.count(now);
+        }
+        self.others = Some(Tally::since(now));
         Some(Report { silent: 0 })
     }
+}
 
-    fn make_room(&mut self, now: Duration) {
-        if self.0.len() < REMEMBERED_MAX {
-            return;
+impl Tally {
+    fn since(now: Duration) -> Self {
+        Self {
+            since: now,
+            silent: 0,
         }
-        self.0
-            .retain(|_, tally| now.saturating_sub(tally.since) < WINDOW);
-        while self.0.len() >= REMEMBERED_MAX {
-            let oldest = self
-                .0
-                .iter()
-                .min_by_key(|(_, tally)| tally.since)
-                .map(|(key, _)| *key);
-            let Some(key) = oldest else { return };
-            self.0.remove(&key);
+    }
+
+    fn is_open(&self, now: Duration) -> bool {
+        now.saturating_sub(self.since) < WINDOW
+    }
+
+    /// Counts one more; a report begins a new window.
+    fn count(&mut self, now: Duration) -> Option<Report> {
+        if self.is_open(now) {
+            self.silent += 1;
+            return None;
         }
+        let silent = self.silent;
+        *self = Self::since(now);
+        Some(Report { silent })
     }
 }
 
@@ -117,26 +126,22 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_users_does_not_grow_the_table() {
+    fn a_flood_of_users_grows_neither_the_table_nor_the_log() {
         let mut denials = Denials::default();
+        let mut note = |uid, second| {
+            let now = START + Duration::from_secs(second);
+            denials.note(uid, Reason::NoIdentity, now)
+        };
 
-        for uid in 0..10_000 {
-            assert!(
-                denials
-                    .note(
-                        uid,
-                        Reason::NoIdentity,
-                        START + Duration::from_millis(uid.into())
-                    )
-                    .is_some()
-            );
-        }
+        let first: Vec<_> = (0..10_000).filter_map(|uid| note(uid, 0)).collect();
+        let later = note(20_000, 59);
+        let next_minute: Vec<_> = (10_000..20_000).filter_map(|uid| note(uid, 60)).collect();
 
-        assert!(denials.0.len() <= REMEMBERED_MAX);
-        assert!(
-            denials
-                .note(9_999, Reason::NoIdentity, START + Duration::from_secs(10))
-                .is_none()
-        );
+        assert_eq!(first.len(), REMEMBERED_MAX + 1);
+        assert_eq!(later, None);
+        let others = 10_000 - u64::try_from(REMEMBERED_MAX).unwrap();
+        assert_eq!(next_minute.len(), REMEMBERED_MAX + 1);
+        assert_eq!(next_minute.last(), Some(&Report { silent: others }));
+        assert!(denials.tallies.len() <= REMEMBERED_MAX);
     }
 }

@@ -12,6 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use tonic::Status;
 use tonic::codegen::BoxFuture;
 
+use super::census::CallPlace;
 use super::status::Refusal;
 
 thread_local! {
@@ -21,14 +22,19 @@ thread_local! {
 /// A call as the generated services hand it out.
 pub(super) type Answer = BoxFuture<http::Response<tonic::body::Body>, Infallible>;
 
-/// A call whose panic becomes INTERNAL.
-pub(super) struct GuardedCall(Answer);
+/// A call whose panic becomes INTERNAL. Keeps its place among the open calls.
+pub(super) struct GuardedCall {
+    answer: Answer,
+    place: Option<CallPlace>,
+}
 
 /// The messages of an answer; a panic while one is made becomes INTERNAL and the end.
 #[derive(Debug)]
 pub(super) struct GuardedBody {
     body: tonic::body::Body,
     is_over: bool,
+    /// Given back when the answer has been sent, or nobody waits for it.
+    _place: Option<CallPlace>,
 }
 
 /// Sets the mark while it lives, and puts back what was before.
@@ -52,9 +58,9 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 impl GuardedCall {
-    /// Guards a call.
-    pub(super) fn new(answer: Answer) -> Self {
-        Self(answer)
+    /// Guards a call; `place` is held until its answer is dropped.
+    pub(super) fn new(answer: Answer, place: Option<CallPlace>) -> Self {
+        Self { answer, place }
     }
 }
 
@@ -62,14 +68,16 @@ impl Future for GuardedCall {
     type Output = Result<http::Response<GuardedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = match guarded(|| self.0.as_mut().poll(cx)) {
+        let response = match guarded(|| self.answer.as_mut().poll(cx)) {
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Ok(response))) => response,
             None => Status::from(Refusal::Fault).into_http(),
         };
+        let place = self.place.take();
         Poll::Ready(Ok(response.map(|body| GuardedBody {
             body,
             is_over: false,
+            _place: place,
         })))
     }
 }
@@ -137,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_in_a_call_becomes_internal() {
-        let call = GuardedCall::new(Box::pin(async { panic!("a fault in a call") }));
+        let call = GuardedCall::new(Box::pin(async { panic!("a fault in a call") }), None);
 
         let response = call.await.unwrap();
 
@@ -150,9 +158,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_between_messages_becomes_internal() {
-        let call = GuardedCall::new(Box::pin(async {
-            Ok(http::Response::new(tonic::body::Body::new(Faulty(false))))
-        }));
+        let call = GuardedCall::new(
+            Box::pin(async { Ok(http::Response::new(tonic::body::Body::new(Faulty(false)))) }),
+            None,
+        );
 
         let mut body = call.await.unwrap().into_body();
         let message = body.frame().await.unwrap().unwrap();
@@ -177,10 +186,13 @@ mod tests {
     async fn the_mark_is_set_while_a_call_is_polled_and_only_then() {
         assert!(!polling_rpc());
 
-        let call = GuardedCall::new(Box::pin(async {
-            assert!(polling_rpc());
-            Ok(http::Response::default())
-        }));
+        let call = GuardedCall::new(
+            Box::pin(async {
+                assert!(polling_rpc());
+                Ok(http::Response::default())
+            }),
+            None,
+        );
 
         assert_eq!(call.await.unwrap().status(), 200);
         assert!(!polling_rpc());

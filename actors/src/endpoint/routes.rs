@@ -1,5 +1,6 @@
 //! Which service answers which path, on which socket.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::Request;
@@ -11,14 +12,16 @@ use tonic::Status;
 use tonic::codegen::Service as _;
 
 use super::caller::{Caller, Gate};
+use super::census::Census;
 use super::debug_api::DebugApi;
 use super::guard::{Answer, GuardedBody, GuardedCall};
 use super::health::HealthApi;
+use super::request_body::RequestBody;
 use super::status::Refusal;
 use super::workload_api::WorkloadApi;
 
-/// The longest request message in bytes: far above any audience list or token, far below what 200 streams could pile up.
-const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// The longest request message in bytes: far above any audience list or token. Times the open calls of a user, it bounds what they pile up.
+const REQUEST_BYTES_MAX: usize = 128 << 10;
 
 /// The services of one socket.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ pub(super) struct Front {
     pub(super) gate: Arc<Gate>,
     /// The socket's services.
     pub(super) routes: Arc<Routes>,
+    /// Counts the open calls.
+    pub(super) census: Rc<Census>,
 }
 
 impl Routes {
@@ -61,7 +66,7 @@ impl Routes {
         }
     }
 
-    fn answer(&self, request: Request<Incoming>) -> Answer {
+    fn answer(&self, request: Request<RequestBody>) -> Answer {
         let path = request.uri().path();
         let service = path
             .strip_prefix('/')
@@ -99,10 +104,16 @@ impl hyper::service::Service<Request<Incoming>> for Front {
 
     fn call(&self, mut request: Request<Incoming>) -> GuardedCall {
         if self.gate.is_draining() {
-            return GuardedCall::new(refuse(Refusal::ShuttingDown));
+            return GuardedCall::new(refuse(Refusal::ShuttingDown), None);
         }
+        let uid = self.caller.peer.uid;
+        let Some(place) = self.census.begin_call(uid) else {
+            self.gate.log_too_many_calls(uid);
+            return GuardedCall::new(refuse(Refusal::TooManyCalls), None);
+        };
         request.extensions_mut().insert(Arc::clone(&self.caller));
-        GuardedCall::new(self.routes.answer(request))
+        let answer = self.routes.answer(request.map(RequestBody::new));
+        GuardedCall::new(answer, Some(place))
     }
 }
 

@@ -34,6 +34,10 @@ pub(super) enum Refusal {
     Waiting(Waiting),
     /// The agent is ending.
     ShuttingDown,
+    /// The caller's user has too many calls open.
+    TooManyCalls,
+    /// The request message did not arrive in time.
+    RequestLate,
     /// The agent has no SVID of its own yet.
     NotAttested,
     /// The agent's own SVID does not verify.
@@ -62,8 +66,10 @@ impl Refusal {
             | Self::NotReady(_)
             | Self::Waiting(_)
             | Self::ShuttingDown
+            | Self::TooManyCalls
             | Self::NotAttested
             | Self::Serialization(_) => Code::Unavailable,
+            Self::RequestLate => Code::DeadlineExceeded,
             Self::Unimplemented(_) | Self::UnknownMethod(_) => Code::Unimplemented,
             Self::AgentSvid(_) | Self::Fault => Code::Internal,
         }
@@ -87,6 +93,8 @@ impl Refusal {
                 "X.509-SVID has expired and could not be renewed yet".into()
             }
             Self::ShuttingDown => "agent is shutting down".into(),
+            Self::TooManyCalls => "too many calls are open".into(),
+            Self::RequestLate => "request message did not arrive in time".into(),
             Self::NotAttested => "agent is not attested yet".into(),
             Self::AgentSvid(reason) => format!("failed to verify agent SVID: {reason}"),
             Self::Serialization(reason) => format!("could not serialize response: {reason}"),
@@ -106,6 +114,28 @@ impl From<Refusal> for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_reaches_a_bound_is_told_which() {
+        let table = [
+            (
+                Refusal::TooManyCalls,
+                Code::Unavailable,
+                "too many calls are open",
+            ),
+            (
+                Refusal::RequestLate,
+                Code::DeadlineExceeded,
+                "request message did not arrive in time",
+            ),
+        ];
+
+        for (refusal, code, text) in table {
+            let status = Status::from(refusal);
+
+            assert_eq!((status.code(), status.message()), (code, text));
+        }
+    }
 
     #[test]
     fn every_refusal_has_the_code_and_the_words_that_clients_know() {

@@ -30,12 +30,14 @@ impl<K: Hash + Eq, V> Recent<K, V> {
             .map(|(_, value)| value)
     }
 
-    /// Puts a value in, unless the table is full of values that are still good.
-    pub fn insert(&mut self, key: K, value: V, now: Duration) {
+    /// Puts a value in, unless the table is full of values that are still good; whether it was put in.
+    pub fn insert(&mut self, key: K, value: V, now: Duration) -> bool {
         self.entries.retain(|_, (until, _)| now < *until);
-        if self.entries.len() < self.limit {
+        let has_room = self.entries.len() < self.limit;
+        if has_room {
             self.entries.insert(key, (now + self.good_for, value));
         }
+        has_room
     }
 }
 
@@ -60,10 +62,14 @@ mod tests {
     fn a_full_table_takes_no_more_until_something_has_gone_stale() {
         let mut recent = Recent::new(2 * SECOND, 2);
 
-        recent.insert("a", 1, SECOND);
-        recent.insert("b", 2, 2 * SECOND);
-        recent.insert("c", 3, 2 * SECOND);
-        recent.insert("d", 4, 3 * SECOND);
+        let taken = [
+            recent.insert("a", 1, SECOND),
+            recent.insert("b", 2, 2 * SECOND),
+            recent.insert("c", 3, 2 * SECOND),
+            recent.insert("d", 4, 3 * SECOND),
+        ];
+
+        assert_eq!(taken, [true, true, false, true]);
 
         assert_eq!(
             [

@@ -42,7 +42,10 @@ impl State {
             .as_deref()
             .map(|path| Directory::open_or_create(path, KEYS_DIR_MODE))
             .transpose()?;
-        for directory in std::iter::once(&data_dir).chain(&keys_dir) {
+        let keys_elsewhere = keys_dir
+            .as_ref()
+            .filter(|keys_dir| keys_dir.path() != data_dir.path());
+        for directory in std::iter::once(&data_dir).chain(keys_elsewhere) {
             if directory.is_group_writable() {
                 tracing::warn!(path = %directory.path().display(), "state directory can be written by its group");
             }
@@ -74,7 +77,10 @@ impl State {
             data_on_disk,
             keys_on_disk,
         };
-        for directory in std::iter::once(&data_dir).chain(&keys_dir) {
+        let keys_elsewhere = keys_dir
+            .as_ref()
+            .filter(|keys_dir| keys_dir.path() != data_dir.path());
+        for directory in std::iter::once(&data_dir).chain(keys_elsewhere) {
             state.check_writable(directory)?;
         }
         Ok((state, set_aside))

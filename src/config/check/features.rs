@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use actors::spiffe_id::SpiffeId;
+
 use super::super::ast::Object;
 use super::super::model::{
     Broker, BrokerClient, EdgeConfig, Experimental, OfflineIdentities, OpaqueData, ReferenceType,
 };
 use super::super::raw::{RawBroker, RawBrokerClient, RawEdge, RawExperimental};
 use super::super::section::Spanned;
-use super::super::spiffe_id::parse_spiffe_id;
 use super::{Checker, paths, plain};
 
 const KNOWN_FEATURE_FLAGS: [&str; 2] = ["wit-svid", "i_am_a_test_flag"];
@@ -123,7 +124,7 @@ impl Checker<'_> {
         };
         let id = raw.id.clone().unwrap_or_else(missing);
         let key = "agent.experimental.broker.brokers";
-        let complaint = match parse_spiffe_id(&id.value) {
+        let complaint = match SpiffeId::parse(&id.value) {
             _ if id.value.is_empty() => Some("broker id must be configured".to_owned()),
             Err(reason) => Some(format!(
                 "broker id {:?} is no SPIFFE ID: {reason}",

@@ -1,13 +1,13 @@
 //! Who the agent is and whom it trusts: server port, trust domain, join token, delegates.
 
+use actors::spiffe_id::{PORTABLE_TRUST_DOMAIN_BYTES, SpiffeId, TrustDomain};
+
+use super::super::integer::parse_integer;
 use super::super::model::Secret;
 use super::super::raw::RawAgent;
-use super::super::section::{Spanned, parse_integer};
-use super::super::spiffe_id::{parse_spiffe_id, parse_trust_domain};
+use super::super::section::Spanned;
 use super::{Checker, Origin, non_empty, paths, pick, plain};
 
-/// A SPIFFE trust domain name is at most this long (SPIFFE ID 2.1); longer ones are only warned of, as the reference does.
-const LONGEST_TRUST_DOMAIN: usize = 255;
 /// Longest token file that is read, in bytes.
 const LONGEST_TOKEN_FILE: u64 = 64 << 10;
 
@@ -53,12 +53,12 @@ impl Checker<'_> {
         if text.is_empty() {
             return String::new();
         }
-        match parse_trust_domain(text) {
-            Ok(name) => {
-                if name.len() > LONGEST_TRUST_DOMAIN {
+        match TrustDomain::parse(text) {
+            Ok(domain) => {
+                if domain.name().len() > PORTABLE_TRUST_DOMAIN_BYTES {
                     self.warn(key, given.origin, "trust domain name is longer than 255 characters, other implementations may refuse it");
                 }
-                name
+                domain.name().to_owned()
             }
             Err(reason) => {
                 self.problem(
@@ -119,12 +119,15 @@ impl Checker<'_> {
 
     pub(super) fn delegates(&mut self, agent: &RawAgent, trust_domain: &str) -> Vec<String> {
         for id in &agent.authorized_delegates {
-            let reason = match parse_spiffe_id(&id.value) {
-                Ok((domain, _)) if domain == trust_domain || trust_domain.is_empty() => continue,
-                Ok((domain, _)) => {
+            let reason = match SpiffeId::parse(&id.value) {
+                Ok(id) if id.trust_domain_name() == trust_domain || trust_domain.is_empty() => {
+                    continue;
+                }
+                Ok(id) => {
+                    let domain = id.trust_domain_name();
                     format!("it is of trust domain {domain:?}, not {trust_domain:?}")
                 }
-                Err(reason) => reason,
+                Err(reason) => reason.to_string(),
             };
             let message = format!(
                 "error validating authorized delegate {:?}: {reason}",

@@ -72,8 +72,29 @@ fn check_parent(path: &Path) -> Result<(), String> {
     if !found.is_dir() {
         return Err("not a directory".to_owned());
     }
-    if found.permissions().readonly() {
-        return Err("permission denied".to_owned());
+    let wanted = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    rustix::fs::access(parent, wanted).map_err(|error| describe_io(&error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_log_directory_is_judged_by_what_the_agent_may_do_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (asked, made) = (directory.path().join("log"), directory.path().join("made"));
+        for mode in [0o755, 0o555, 0o222, 0o277] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(directory.path(), permissions).unwrap();
+
+            let said = check_appendable(&asked);
+
+            let can = File::create(&made);
+            assert_eq!(said.is_ok(), can.is_ok(), "{mode:o}: {said:?} {can:?}");
+            std::fs::remove_file(&made).ok();
+        }
     }
-    Ok(())
 }

@@ -4,6 +4,7 @@ mod node;
 mod workload;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::super::ast::{Object, Value, ValueKind};
@@ -70,6 +71,7 @@ impl Checker<'_> {
         let section_is_missing = self.problems.iter().any(|problem| problem.key == "plugins");
         let mut plugins = Plugins::default();
         let mut counts = [0_usize; TYPES.len()];
+        let mut names = BTreeSet::new();
         for plugin in raw {
             let Some(index) = TYPES.iter().position(|known| *known == plugin.plugin_type) else {
                 let hint = hint(&plugin.plugin_type, &TYPES);
@@ -82,6 +84,11 @@ impl Checker<'_> {
                 .as_ref()
                 .is_some_and(|enabled| !enabled.value)
             {
+                continue;
+            }
+            if !names.insert((index, plugin.name.as_str())) {
+                let message = format!("duplicate plugin: {} {:?}", plugin.plugin_type, plugin.name);
+                self.problem(&full_name(plugin), Origin::File(plugin.position), message);
                 continue;
             }
             if let Some(count) = counts.get_mut(index) {

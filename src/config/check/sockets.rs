@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::super::DEFAULT_SOCKET_PATH;
 use super::super::raw::RawAgent;
 use super::{Checker, Origin, paths, pick};
-
-const DEFAULT_SOCKET_PATH: &str = "/tmp/spire-agent/public/api.sock";
 
 impl Checker<'_> {
     /// Public and admin socket, absolute and clean.

@@ -1,9 +1,11 @@
 //! `telemetry { }` and `health_checks { }`.
 
+use actors::spiffe_id::SpiffeId;
+
+use super::super::integer::parse_integer;
 use super::super::model::{HealthChecks, M3, Prometheus, PrometheusTls, TelemetryConfig};
 use super::super::raw::{RawHealthChecks, RawPrometheus, RawPrometheusTls, RawTelemetry};
-use super::super::section::{Spanned, parse_integer};
-use super::super::spiffe_id::parse_spiffe_id;
+use super::super::section::Spanned;
 use super::{Checker, paths, plain};
 
 impl Checker<'_> {
@@ -97,7 +99,7 @@ impl Checker<'_> {
             );
         }
         for id in &raw.authorized_spiffe_ids {
-            if let Err(reason) = parse_spiffe_id(&id.value) {
+            if let Err(reason) = SpiffeId::parse(&id.value) {
                 self.problem(
                     section,
                     id.origin,

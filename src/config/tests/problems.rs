@@ -367,12 +367,8 @@ fn trust_domains_are_checked() {
                 .is_empty()
         );
     }
-    assert_eq!(
-        good(&conf("").replace("domain.test", &"d".repeat(256)))
-            .warnings
-            .len(),
-        1
-    );
+    let long = good(&conf("").replace("domain.test", &"d".repeat(256)));
+    assert_eq!(long.warnings.len(), 1);
 }
 
 #[test]
@@ -417,6 +413,28 @@ fn socket_paths_that_no_socket_can_have_are_refused() {
 }
 
 #[test]
+fn the_same_plugin_twice_is_one_problem_with_its_line() {
+    for (plugin, name) in [
+        ("WorkloadAttestor \"unix\"", "WorkloadAttestor \"unix\""),
+        ("KeyManager \"memory\"", "KeyManager \"memory\""),
+    ] {
+        let second = format!("  {plugin} {{ plugin_data {{}} }}\n");
+        let body = conf("");
+        let twice = body.replace("plugins {\n", &format!("plugins {{\n{second}"));
+        let off = second.replace("{ plugin", "{ enabled = false plugin");
+
+        assert_ne!(twice, body, "the sample has a plugins block");
+        let said = bad(&twice);
+        assert!(
+            said.contains(&format!("duplicate plugin: {name}")) && said.contains(" at "),
+            "{said}"
+        );
+        assert!(!said.contains("exactly one"), "{said}");
+        good(&body.replace("plugins {\n", &format!("plugins {{\n{off}")));
+    }
+}
+
+#[test]
 fn plugins_are_counted_and_known() {
     let unix = "WorkloadAttestor \"unix\" {}";
     let cases = [
@@ -425,7 +443,9 @@ fn plugins_are_counted_and_known() {
             "exactly one KeyManager plugin must be configured, found 0",
         ),
         (
-            format!("KeyManager \"memory\" {{}} KeyManager \"memory\" {{}} {unix}"),
+            format!(
+                "KeyManager \"memory\" {{}} KeyManager \"other\" {{ plugin_cmd = \"/x\" }} {unix}"
+            ),
             "exactly one KeyManager plugin must be configured, found 2",
         ),
         (

@@ -6,9 +6,8 @@ use proptest::prelude::*;
 
 use super::super::duration::{DurationError, format_duration, parse_duration};
 use super::super::expand::expand;
+use super::super::integer::parse_integer;
 use super::super::nearest::nearest;
-use super::super::section::parse_integer;
-use super::super::spiffe_id::{parse_spiffe_id, parse_trust_domain};
 
 #[test]
 fn durations_in_go_syntax_and_in_words() {
@@ -175,40 +174,6 @@ fn integers_are_read_as_go_reads_them_with_base_zero() {
     }
 }
 
-#[test]
-fn trust_domains_and_spiffe_ids() {
-    for fine in [
-        "domain.test",
-        "a_b-c.1",
-        "spiffe://domain.test",
-        "spiffe://domain.test/path",
-    ] {
-        let expected = fine
-            .trim_start_matches("spiffe://")
-            .trim_end_matches("/path");
-        assert_eq!(parse_trust_domain(fine).as_deref(), Ok(expected));
-    }
-    for wrong in [
-        "",
-        "Domain.test",
-        "domain test",
-        "http://domain.test",
-        "domain.test:80",
-        "spiffe://",
-        "spiffe://a/",
-        "spiffe://a//b",
-        "spiffe:/a",
-        "a/b",
-    ] {
-        assert!(parse_trust_domain(wrong).is_err(), "{wrong}");
-    }
-    assert!(parse_spiffe_id("spiffe://a/b/..").is_err());
-    assert_eq!(
-        parse_spiffe_id("spiffe://a/b/C"),
-        Ok(("a".to_owned(), "/b/C".to_owned()))
-    );
-}
-
 proptest! {
     #[test]
     fn durations_in_go_form_read_back_the_same(nanoseconds in 0..=i64::MAX.unsigned_abs()) {
@@ -220,7 +185,7 @@ proptest! {
     #[test]
     fn no_text_makes_these_panic(text in any::<String>(), spelt in "[0-9.smhdunµ +-]{0,30}") {
         for text in [text, spelt] {
-            let _ = (parse_duration(&text).is_ok(), parse_integer(&text), nearest(&text, &["server_port"]), parse_trust_domain(&text).is_ok());
+            let _ = (parse_duration(&text).is_ok(), parse_integer(&text), nearest(&text, &["server_port"]));
             prop_assert!(expand(&text, &|_| None).len() <= text.len());
         }
     }
