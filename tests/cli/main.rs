@@ -13,7 +13,7 @@ const CONFIG: &str = r#"agent {
 }
 plugins {
   KeyManager "memory" { plugin_data {} }
-  NodeAttestor "join_token" { plugin_data {} }
+  NodeAttestor "x509pop" { plugin_data { private_key_path = "/node.key" certificate_path = "/node.pem" } }
   WorkloadAttestor "unix" { plugin_data {} }
 }
 "#;
