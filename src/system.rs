@@ -282,6 +282,7 @@ fn close_cycles(
 ) -> anyhow::Result<()> {
     let report_to = ReportTo {
         rejected: attestor.clone().recipient(),
+        accepted: attestor.clone().recipient(),
         bundle: attestor.clone().recipient(),
     };
     synchronizer

@@ -1,5 +1,5 @@
 //! Proves the node to the server and keeps the agent SVID fresh. Owns the way in, the agent keys and SVID, and the anchors that the server is
-//! verified by. Takes [`SvidRejected`] and [`TrustBundle`] from the synchronizer. Publishes credentials through a `watch`, tells the
+//! verified by. Takes [`SvidRejected`], [`SvidAccepted`] and [`TrustBundle`] from the synchronizer. Publishes credentials through a `watch`, tells the
 //! synchronizer [`Attested`]. Decisions are in [`lifecycle`].
 
 pub mod attempt;
@@ -23,7 +23,7 @@ use crate::credentials::{Credentials, CredentialsWriter, ServerTrust};
 use crate::exit::{ExitSender, fail};
 use crate::random::Random;
 use crate::readiness::{Phase, ReadinessWriter};
-use crate::rotation::draw_renewal;
+use crate::rotation::{draw_renewal, retry_wait};
 use crate::server::{Disposition, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
 use crate::store::{
@@ -98,7 +98,7 @@ pub struct Attestor {
     rejections: Rejections,
     /// The server does not take the SVID that is held: its successor is announced, so that what was refused is made good.
     is_rejected: bool,
-    /// TLS alerts against the held SVID since the server last took it.
+    /// TLS alerts against the held SVID since the server last accepted it.
     alerts: u32,
     /// Boot time of the next try, after a failure or a rejection; without one the rotation instant counts.
     retry_at: Option<Duration>,
@@ -143,6 +143,14 @@ pub struct SvidRejected {
     pub disposition: Disposition,
     /// The server's words.
     pub error: ServerError,
+}
+
+/// The server has answered a sync with the agent SVID of this serial number.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SvidAccepted {
+    /// Which certificate: one that is not held any more proves nothing.
+    pub serial: String,
 }
 
 /// The own trust domain's bundle as the server has it now.
@@ -255,20 +263,23 @@ impl Attestor {
             return self.end("BUG: an SVID without a bundle".into(), ctx);
         };
         let now = self.tools.clock.wall();
+        let is_planned = !self.is_rejected
+            && self
+                .held
+                .as_ref()
+                .is_some_and(|held| held.svid.id == svid.id && now <= held.svid.not_after());
         let rotation = draw_renewal(
             svid.leaf(),
             now,
             self.config.availability_target,
             &mut self.tools.random,
         );
-        let before = self.held.replace(Held {
+        self.held = Some(Held {
             svid: Arc::clone(&svid),
             slot,
             reattestable,
             rotate_at: rotation.at,
         });
-        let is_planned =
-            before.is_some_and(|before| before.svid.id == svid.id) && !self.is_rejected;
         self.is_rejected = false;
         self.alerts = 0;
         self.tools
@@ -280,9 +291,14 @@ impl Attestor {
             })));
         self.retries.reset();
         self.retry_at = None;
-        // A planned rotation is no reason to ask for entries. A full mailbox holds a wake-up already, and the new credentials are in the watch.
-        if !is_planned && self.tools.synchronizer.try_send(Attested).is_err() {
-            tracing::warn!("synchronizer is busy");
+        // A planned rotation is no reason to ask for entries.
+        if !is_planned {
+            let told = self.tools.synchronizer.send(Attested);
+            ctx.spawn(told.into_actor(self).map(|told, _, _| {
+                if told.is_err() {
+                    tracing::error!("synchronizer is gone");
+                }
+            }));
         }
         self.state = State::Waiting;
         self.arm(ctx);
@@ -392,7 +408,15 @@ impl Attestor {
             bundle_is_unsaved,
             write_error,
         } = granted;
-        if let Some(bundle) = bundle {
+        // One that came from the synchronizer meanwhile is newer than what the attempt brings.
+        let is_unchanged = self.bundle.as_ref().is_none_or(|held| {
+            vouching
+                .as_ref()
+                .is_some_and(|then| Arc::ptr_eq(then, held))
+        });
+        if let Some(bundle) = bundle
+            && is_unchanged
+        {
             self.bundle = Some(bundle);
             self.bundle_is_unsaved = bundle_is_unsaved;
         } else if self.bundle.is_none() {
@@ -540,8 +564,34 @@ impl Attestor {
             tracing::warn!(%error, "Agent needs to re-attest; will attempt to re-attest");
             self.attempt(ctx);
         } else if self.retry_at.is_none() {
-            self.retry_after(wait, ctx);
+            let left = self
+                .held
+                .as_ref()
+                .map(|held| now.until(held.svid.not_after()));
+            self.retry_after(retry_wait(wait, left), ctx);
         }
+    }
+
+    /// The held SVID was accepted: an attestation that was put off because of a rejection is called off.
+    fn accepted(&mut self, ctx: &mut Context<Self>) {
+        let now = self.tools.clock.now();
+        self.rejections.accepted(now);
+        self.alerts = 0;
+        let is_due = |held: &Held| held.rotate_at <= now.wall;
+        if self.is_rejected
+            && self.state == State::Waiting
+            && !self.held.as_ref().is_some_and(is_due)
+        {
+            self.is_rejected = false;
+            self.retry_at = None;
+            self.arm(ctx);
+        }
+    }
+
+    /// Whether this is the serial number of the SVID in use.
+    fn holds(&self, serial: &str) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| held.svid.leaf().serial_hex() == serial)
     }
 }
 
@@ -561,11 +611,7 @@ impl Handler<SvidRejected> for Attestor {
     type Result = ();
 
     fn handle(&mut self, rejected: SvidRejected, ctx: &mut Self::Context) {
-        let is_held = self
-            .held
-            .as_ref()
-            .is_some_and(|held| held.svid.leaf().serial_hex() == rejected.serial);
-        if !is_held || matches!(self.state, State::Ended | State::Loading) {
+        if !self.holds(&rejected.serial) || matches!(self.state, State::Ended | State::Loading) {
             return;
         }
         match rejected.disposition {
@@ -582,13 +628,20 @@ impl Handler<SvidRejected> for Attestor {
     }
 }
 
+impl Handler<SvidAccepted> for Attestor {
+    type Result = ();
+
+    fn handle(&mut self, SvidAccepted { serial }: SvidAccepted, ctx: &mut Self::Context) {
+        if self.holds(&serial) {
+            self.accepted(ctx);
+        }
+    }
+}
+
 impl Handler<TrustBundle> for Attestor {
     type Result = ();
 
     fn handle(&mut self, TrustBundle(newer): TrustBundle, ctx: &mut Self::Context) {
-        // It came over a connection with the held SVID.
-        self.rejections.cured();
-        self.alerts = 0;
         let is_news = self
             .bundle
             .as_deref()

@@ -238,7 +238,8 @@ impl Handler<Subscribe> for Cache {
 impl Handler<SvidCount> for Cache {
     type Result = usize;
 
-    fn handle(&mut self, _: SvidCount, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: SvidCount, ctx: &mut Self::Context) -> Self::Result {
+        self.age(ctx);
         self.entries.svid_count()
     }
 }

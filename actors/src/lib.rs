@@ -11,7 +11,7 @@
 //! | [`SaveKey`](store::SaveKey), [`SaveSvid`](store::SaveSvid), [`SaveBundle`](store::SaveBundle), [`DeleteSvid`](store::DeleteSvid) | `Attestor` | `Store` | command |
 //! | [`Attested`](synchronizer::Attested) | `Attestor` | [`Synchronizer`](synchronizer::Synchronizer) | event |
 //! | [`Banned`](attestor::Banned) | `Attestor` | `Ban` | command |
-//! | [`SvidRejected`](attestor::SvidRejected) | `Synchronizer` | [`Attestor`](attestor::Attestor) | event |
+//! | [`SvidRejected`](attestor::SvidRejected), [`SvidAccepted`](attestor::SvidAccepted) | `Synchronizer` | [`Attestor`](attestor::Attestor) | event |
 //! | [`TrustBundle`](attestor::TrustBundle) | `Synchronizer` | `Attestor` | event |
 //! | [`KnownVersions`](cache::KnownVersions), [`DueForRenewal`](cache::DueForRenewal), [`SvidCount`](cache::SvidCount) | `Synchronizer` | [`Cache`](cache::Cache) | query |
 //! | [`ApplyEntries`](cache::ApplyEntries), [`ApplyBundles`](cache::ApplyBundles), [`InstallSvids`](cache::InstallSvids) | `Synchronizer` | `Cache` | command |

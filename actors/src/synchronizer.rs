@@ -1,7 +1,7 @@
 //! Keeps the cache in step with the server. Owns the schedule and all RPCs for entries, bundles and signing.
 //! Takes [`Attested`] from the attestor, [`IdentityMissing`] from the cache. Sends [`ApplyEntries`](crate::cache::ApplyEntries),
-//! [`ApplyBundles`](crate::cache::ApplyBundles) and [`InstallSvids`](crate::cache::InstallSvids) to the cache, [`SvidRejected`] and
-//! [`TrustBundle`] to the attestor. When to wake is decided in [`schedule`], what to retry in [`signing`], what to accept in [`verify`].
+//! [`ApplyBundles`](crate::cache::ApplyBundles) and [`InstallSvids`](crate::cache::InstallSvids) to the cache, [`SvidRejected`],
+//! [`SvidAccepted`] and [`TrustBundle`] to the attestor. When to wake is decided in [`schedule`], what to retry in [`signing`], what to accept in [`verify`].
 
 pub mod round;
 pub mod schedule;
@@ -17,7 +17,7 @@ use actix::{
     WrapFuture,
 };
 
-use crate::attestor::{SvidRejected, TrustBundle};
+use crate::attestor::{SvidAccepted, SvidRejected, TrustBundle};
 use crate::backoff::Backoff;
 use crate::bundle::Bundle;
 use crate::cache::IdentityMissing;
@@ -64,6 +64,7 @@ pub struct Synchronizer {
     meanwhile: Meanwhile,
     tools: Tools,
     rejected: Option<Recipient<SvidRejected>>,
+    accepted: Option<Recipient<SvidAccepted>>,
     credentials: CredentialsReader,
     readiness: ReadinessWriter,
     random: Random,
@@ -80,6 +81,8 @@ pub struct Attested;
 pub struct ReportTo {
     /// Who is told that the server rejects the agent SVID.
     pub rejected: Recipient<SvidRejected>,
+    /// Who is told that the server accepts it.
+    pub accepted: Recipient<SvidAccepted>,
     /// Who is told of the own trust domain's bundle.
     pub bundle: Recipient<TrustBundle>,
 }
@@ -137,6 +140,7 @@ impl Synchronizer {
                 said: Rc::default(),
             },
             rejected: None,
+            accepted: None,
             credentials,
             readiness,
             random,
@@ -183,7 +187,7 @@ impl Synchronizer {
         let serial = outcome.serial.as_deref();
         if let Some(synced) = outcome.synced {
             match synced {
-                Ok((bundle, svid_count)) => self.sync_succeeded(bundle, svid_count),
+                Ok((bundle, svid_count)) => self.sync_succeeded(bundle, svid_count, serial),
                 Err(error) => self.sync_failed(&error, serial),
             }
         }
@@ -224,7 +228,7 @@ impl Synchronizer {
         Some(credentials.as_ref()?.svid.leaf().serial_hex())
     }
 
-    fn sync_succeeded(&mut self, bundle: Arc<Bundle>, svid_count: usize) {
+    fn sync_succeeded(&mut self, bundle: Arc<Bundle>, svid_count: usize, serial: Option<&str>) {
         let now = self.tools.clock.now();
         self.keep(bundle);
         self.schedule
@@ -233,6 +237,13 @@ impl Synchronizer {
             readiness.phase = Phase::Ready;
             readiness.last_sync = Some(now.wall);
         });
+        if let (Some(attestor), Some(serial)) = (&self.accepted, serial) {
+            // One that is lost to a full mailbox comes again with the next sync.
+            let serial = serial.to_owned();
+            if attestor.try_send(SvidAccepted { serial }).is_err() {
+                tracing::debug!("attestor is busy");
+            }
+        }
     }
 
     fn sync_failed(&mut self, error: &SyncError, serial: Option<&str>) {
@@ -331,8 +342,14 @@ impl Handler<Attested> for Synchronizer {
 impl Handler<ReportTo> for Synchronizer {
     type Result = ();
 
-    fn handle(&mut self, ReportTo { rejected, bundle }: ReportTo, _: &mut Self::Context) {
+    fn handle(&mut self, report_to: ReportTo, _: &mut Self::Context) {
+        let ReportTo {
+            rejected,
+            accepted,
+            bundle,
+        } = report_to;
         self.rejected = Some(rejected);
+        self.accepted = Some(accepted);
         self.tools.attestor = Some(bundle);
     }
 }

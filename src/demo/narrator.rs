@@ -246,7 +246,7 @@ mod tests {
         let end = actors::clock::unix_seconds(clock.wall()) - 1_767_366_245;
         let (old, new) = (
             credential("a", "01", end - 9),
-            credential("a", "02", end + 60),
+            credential("a", "02", end + 55),
         );
 
         Narrator::new(&mut output, PLAIN, clock).renewal(&old, &new, 2);

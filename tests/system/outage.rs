@@ -114,9 +114,8 @@ fn d06_an_svid_that_ended_is_left_out_and_the_rest_is_served() {
 
     agent.wait_served(&["/fresh"]);
 
-    let log = agent.log();
-    assert!(log.contains("X509-SVID has expired and could not be renewed"));
-    assert!(log.contains("not today"));
+    agent.wait_logged("X509-SVID has expired and could not be renewed", 1);
+    agent.wait_logged("not today", 1);
 }
 
 #[test]

@@ -71,6 +71,8 @@ pub struct Rejections {
     gaps: Backoff,
     /// Boot time before which the next rejection is not acted upon.
     not_before: Duration,
+    /// Boot time from which on an accepted SVID ends the series.
+    series_until: Duration,
 }
 
 impl Default for Rejections {
@@ -78,6 +80,7 @@ impl Default for Rejections {
         Self {
             gaps: Backoff::new(RETRY_INITIAL, REJECTION_GAP_CAP),
             not_before: Duration::ZERO,
+            series_until: Duration::ZERO,
         }
     }
 }
@@ -91,11 +94,14 @@ impl Rejections {
     /// The SVID is being replaced because of a rejection.
     pub fn acted(&mut self, now: Now, random: &mut Random) {
         self.not_before = now.boot + self.gaps.next(random);
+        self.series_until = now.boot + 2 * REJECTION_GAP_CAP;
     }
 
-    /// The server takes the SVID.
-    pub fn cured(&mut self) {
-        *self = Self::default();
+    /// The server has accepted the SVID. That ends a series only when it has lasted: two agents with one leaf are accepted in turn.
+    pub fn accepted(&mut self, now: Now) {
+        if now.boot >= self.series_until {
+            *self = Self::default();
+        }
     }
 }
 

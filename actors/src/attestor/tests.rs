@@ -193,6 +193,11 @@ impl World {
             .map(Certificate::serial_hex)
     }
 
+    async fn accept(&self) {
+        let serial = self.serial().unwrap();
+        self.attestor.send(SvidAccepted { serial }).await.unwrap();
+    }
+
     async fn reject(&self, reason: DeniedReason) {
         let error = ServerError::Status {
             call: "SyncAuthorizedEntries",
@@ -548,18 +553,61 @@ async fn a_server_that_grants_and_rejects_in_a_circle_is_not_asked_without_end()
 
     let attempts = world.server.count(Call::Attest);
     assert!((5..=14).contains(&attempts), "{attempts} in ten minutes");
-    world
-        .attestor
-        .send(TrustBundle(Arc::new(world.server.current_bundle())))
-        .await
-        .unwrap();
+}
+
+#[actix::test]
+async fn two_agents_with_one_leaf_do_not_attest_in_turn_without_end() {
+    let world = world();
+    world.pass(1).await;
+
+    for _ in 0..120 {
+        world.accept().await;
+        world.reject(DeniedReason::AgentNotActive).await;
+        world.pass(5).await;
+    }
+
+    let attempts = world.server.count(Call::Attest);
+    assert!((5..=14).contains(&attempts), "{attempts} in ten minutes");
+    world.pass(700).await;
+    world.accept().await;
+    let attempts = world.server.count(Call::Attest);
     world.reject(DeniedReason::AgentNotActive).await;
     world.pass(1).await;
     assert_eq!(
         world.server.count(Call::Attest),
         attempts + 1,
-        "at once again after it was taken"
+        "at once again after it has lasted"
     );
+}
+
+#[actix::test]
+async fn an_attestation_that_was_put_off_is_called_off_when_the_svid_is_accepted() {
+    let world = world();
+    world.pass(1).await;
+    world.reject(DeniedReason::AgentNotActive).await;
+    world.pass(1).await;
+    let attempts = world.server.count(Call::Attest);
+
+    world.reject(DeniedReason::AgentNotActive).await;
+    world.accept().await;
+    world.pass(600).await;
+
+    assert_eq!(world.server.count(Call::Attest), attempts);
+}
+
+#[actix::test]
+async fn an_svid_that_replaces_an_expired_one_is_announced() {
+    let world = world();
+    world.server.agent_ttl.set(Duration::from_mins(1));
+    world.pass(1).await;
+    world.attested.take();
+
+    world.server.fail(Call::Attest, unavailable(), usize::MAX);
+    world.pass(90).await;
+    world.server.mend();
+    world.pass(130).await;
+
+    assert_eq!(world.attested.take().len(), 1, "the server is back");
 }
 
 #[actix::test]
@@ -665,13 +713,18 @@ async fn a_bundle_that_came_during_an_attempt_is_not_overwritten_by_an_older_one
         .concat(),
     );
 
+    world.server.renewal_takes.set(Duration::from_secs(5));
+    while world.server.count(Call::Renew) == 0 {
+        sleep(Duration::from_millis(100)).await;
+    }
     world
         .attestor
         .send(TrustBundle(Arc::new(newer.clone())))
         .await
         .unwrap();
-    world.pass(45).await;
+    let before = world.serial();
+    world.pass(6).await;
 
-    assert!(world.server.count(Call::Renew) >= 1);
+    assert_ne!(world.serial(), before);
     assert_eq!(*world.credentials.borrow().as_ref().unwrap().bundle, newer);
 }

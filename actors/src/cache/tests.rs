@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix::Addr;
-use tokio::time::{pause, sleep};
+use tokio::time::{advance, pause, sleep};
 
 use super::view::{View, Waiting};
 use super::*;
@@ -151,6 +151,19 @@ async fn an_svid_is_withdrawn_when_its_end_comes_without_anybody_asking() {
         *reader.borrow_and_update(),
         View::Waiting(Waiting::Expired)
     ));
+}
+
+#[actix::test]
+async fn an_svid_that_has_ended_does_not_count_though_no_timer_has_said_so() {
+    let world = world();
+    world.sync(vec![entry("a", 1000)]).await;
+    world.sign(&entry("a", 1000), Duration::from_mins(1)).await;
+    assert_eq!(world.cache.send(SvidCount).await.unwrap(), 1);
+
+    let count = world.cache.send(SvidCount);
+    advance(Duration::from_secs(63)).await;
+
+    assert_eq!(count.await.unwrap(), 0);
 }
 
 #[actix::test]

@@ -21,7 +21,7 @@ use crate::entry::EntryId;
 use crate::keys::{KeyError, KeyType, PrivateKey};
 use crate::random::Random;
 use crate::rotation::draw_renewal;
-use crate::server::{MAX_SIGNING_BATCH, ServerApi, ServerError, SigningRequest};
+use crate::server::{Disposition, MAX_SIGNING_BATCH, ServerApi, ServerError, SigningRequest};
 use crate::spiffe_id::TrustDomain;
 use crate::svid::{Certificate, X509Svid};
 
@@ -51,8 +51,17 @@ pub struct Tools {
 pub struct Said(HashMap<String, String>);
 
 impl Said {
-    /// Takes the problems of a sync and returns those that are new.
-    pub(super) fn news(&mut self, problems: HashMap<String, String>) -> Vec<(String, String)> {
+    /// Takes the problems of a sync and returns those that are new. A sync that was not `complete` has not looked for all of them.
+    pub(super) fn news(
+        &mut self,
+        mut problems: HashMap<String, String>,
+        complete: bool,
+    ) -> Vec<(String, String)> {
+        if !complete {
+            for (what, why) in &self.0 {
+                problems.entry(what.clone()).or_insert_with(|| why.clone());
+            }
+        }
         let known = std::mem::replace(&mut self.0, problems);
         let is_new = |(what, why): &(&String, &String)| known.get(*what) != Some(*why);
         let news = self.0.iter().filter(is_new);
@@ -156,7 +165,7 @@ impl Tools {
         }
         let federated = self.cache.entries.send(ApplyEntries(entries)).await?;
         let bundles = self.refresh(federated, &mut problems).await;
-        for (what, error) in self.said.borrow_mut().news(problems) {
+        for (what, error) in self.said.borrow_mut().news(problems, bundles.is_ok()) {
             tracing::warn!(what, error, "Part of what the server sent cannot be used");
         }
         if bundles.is_err() {
@@ -205,8 +214,8 @@ impl Tools {
     }
 
     /// Signs what is due, batch by batch, and hands it to the cache. The first failing call ends it; what was signed before is kept. Batches
-    /// shrink by half when a call fails, to one in the end, and grow again (node-side 4.1): one request that upsets the server does not keep all
-    /// others waiting.
+    /// shrink by half when a call fails, to one in the end, and grow again (node-side 4.1). An entry that the server fails at when it is asked
+    /// for it alone is from then on asked for alone and last, in gaps of its own: it does not keep all others waiting.
     pub async fn sign_due(
         &self,
         mut failures: Failures,
@@ -229,28 +238,34 @@ impl Tools {
             };
             next = renewals.next;
             failures.retain_due(&renewals.due);
-            let batch: Vec<Due> = failures
-                .select(renewals.due, now)
-                .into_iter()
-                .take(batch_limit)
-                .collect();
+            let batch = failures.batch(renewals.due, batch_limit, now);
             if batch.is_empty() {
                 break;
             }
-            match self
+            let signed = self
                 .sign_batch(&batch, &mut failures, &mut bundle, &mut random)
-                .await
+                .await;
+            let Err(error) = signed else {
+                batch_limit = (batch_limit * 2).min(MAX_SIGNING_BATCH);
+                continue;
+            };
+            batch_limit = (batch_limit.min(batch.len()) / 2).max(1);
+            if let [due] = &batch[..]
+                && is_answer(&error)
             {
-                Ok(()) => batch_limit = (batch_limit * 2).min(MAX_SIGNING_BATCH),
-                Err(error) => {
-                    batch_limit = (batch_limit.min(batch.len()) / 2).max(1);
-                    let earliest_end = batch.iter().filter_map(|due| due.expires_at).min();
-                    failed = Some(FailedCall {
-                        error,
-                        earliest_end,
-                    });
+                let is_known = failures.is_apart(&due.entry.id);
+                let told = self
+                    .set_apart(due, &error, &mut failures, &mut random)
+                    .await;
+                if is_known && told.is_ok() {
+                    continue;
                 }
             }
+            let earliest_end = batch.iter().filter_map(|due| due.expires_at).min();
+            failed = Some(FailedCall {
+                error,
+                earliest_end,
+            });
         }
         SignedRound {
             failures,
@@ -323,6 +338,25 @@ impl Tools {
         Ok(())
     }
 
+    /// Takes down that the server fails at this entry alone.
+    async fn set_apart(
+        &self,
+        due: &Due,
+        error: &SyncError,
+        failures: &mut Failures,
+        random: &mut Random,
+    ) -> Result<(), SyncError> {
+        let (mut refused, now) = (Vec::new(), self.clock.now());
+        refuse(due, &error.to_string(), &mut refused, failures, now, random);
+        failures.set_apart(&due.entry.id);
+        let signed = Vec::new();
+        self.cache
+            .install
+            .send(InstallSvids { signed, refused })
+            .await?;
+        Ok(())
+    }
+
     /// Refreshes the bundle once if some SVID was issued by an authority that is not in it: workloads never see an SVID that their bundle
     /// cannot verify (design 4).
     async fn know_issuers(
@@ -371,6 +405,16 @@ fn refuse(
     tracing::error!(entry = %due.entry.id, spiffe_id = %due.entry.spiffe_id, error = reason, "X509-SVID refused");
     refused.push(due.entry.id.clone());
     failures.failed(&due.entry.id, due.expires_at, now, random);
+}
+
+/// Whether the server has looked at what it was asked, and said that it cannot do it.
+fn is_answer(error: &SyncError) -> bool {
+    match error {
+        SyncError::Server(error @ (ServerError::Status { .. } | ServerError::Malformed { .. })) => {
+            error.disposition() == Disposition::Retry
+        }
+        SyncError::Server(_) | SyncError::CacheGone | SyncError::Key(_) => false,
+    }
 }
 
 /// RSA keys take long: they are made on a blocking thread.

@@ -21,18 +21,41 @@ struct Failure {
     backoff: Backoff,
     /// Boot time of the next try.
     next_try: Duration,
+    /// Asked for together with others, it would spoil their call.
+    is_apart: bool,
 }
 
 impl Failures {
-    /// Leaves out entries whose gap is not over.
-    pub fn select(&self, due: Vec<Due>, now: Now) -> Vec<Due> {
-        due.into_iter()
+    /// What to ask for in one call, `limit` entries at most: none whose gap is not over. Those set apart come alone, after all others.
+    pub fn batch(&self, due: Vec<Due>, limit: usize, now: Now) -> Vec<Due> {
+        let (mut apart, mut together): (Vec<Due>, Vec<Due>) = due
+            .into_iter()
             .filter(|due| {
                 self.by_entry
                     .get(&due.entry.id)
                     .is_none_or(|failure| failure.next_try <= now.boot)
             })
-            .collect()
+            .partition(|due| self.is_apart(&due.entry.id));
+        if together.is_empty() {
+            apart.truncate(1);
+            return apart;
+        }
+        together.truncate(limit);
+        together
+    }
+
+    /// Whether the entry is to be asked for alone.
+    pub fn is_apart(&self, id: &EntryId) -> bool {
+        self.by_entry
+            .get(id)
+            .is_some_and(|failure| failure.is_apart)
+    }
+
+    /// An entry that has failed is asked for alone from now on.
+    pub fn set_apart(&mut self, id: &EntryId) {
+        if let Some(failure) = self.by_entry.get_mut(id) {
+            failure.is_apart = true;
+        }
     }
 
     /// An entry failed; `expires_at` is the end of the SVID that it has or had.
@@ -46,6 +69,7 @@ impl Failures {
         let failure = self.by_entry.entry(id.clone()).or_insert_with(|| Failure {
             backoff: Backoff::new(RETRY_INITIAL, RETRY_CAP),
             next_try: now.boot,
+            is_apart: false,
         });
         let step = failure.backoff.next(random);
         failure.next_try = now.boot + retry_wait(step, expires_at.map(|end| now.until(end)));

@@ -75,9 +75,14 @@ async fn world_with(sync_interval: Duration, prepare: impl FnOnce(&ScriptedServe
     )
     .start();
     let (rejected, seen) = Probe::start_new();
+    let (accepted, _) = Probe::start_new();
     let (bundle, _) = Probe::start_new();
     synchronizer
-        .send(ReportTo { rejected, bundle })
+        .send(ReportTo {
+            rejected,
+            accepted,
+            bundle,
+        })
         .await
         .unwrap();
     cache
@@ -627,6 +632,32 @@ async fn a_refused_batch_shrinks_and_grows_again() {
 }
 
 #[actix::test]
+async fn an_entry_that_the_server_fails_at_does_not_keep_all_others_waiting() {
+    let world = world(Duration::from_secs(5)).await;
+    world.pass(1).await;
+    let all: Vec<_> = (0..40).map(|n| entry(&format!("e{n:02}"), n)).collect();
+
+    world.server.set_entries(all);
+    world.server.fail_at(Some("e00"));
+    world.pass(300).await;
+
+    for uid in 1..40 {
+        assert!(world.svid_ids(uid).await.is_some(), "{uid}");
+    }
+    world
+        .server
+        .set_entries((0..41).map(|n| entry(&format!("e{n:02}"), n)));
+    world.pass(8).await;
+    assert!(
+        world.svid_ids(40).await.is_some(),
+        "a new entry waits for nothing"
+    );
+    world.server.fail_at(None);
+    world.pass(140).await;
+    assert!(world.svid_ids(0).await.is_some());
+}
+
+#[actix::test]
 async fn a_new_issuer_costs_one_look_at_the_bundle_and_not_one_a_round() {
     let world = world_with(Duration::from_hours(24), |server| {
         server.svid_ttl.set(Duration::from_mins(1));
@@ -649,12 +680,24 @@ async fn a_problem_that_stays_is_said_once() {
         |text: &str| std::collections::HashMap::from([("bundle of x".to_owned(), text.to_owned())]);
     let mut said = round::Said::default();
 
-    assert_eq!(said.news(problems("not found")).len(), 1);
-    assert_eq!(said.news(problems("not found")).len(), 0);
-    assert_eq!(said.news(problems("garbage")).len(), 1, "another reason");
-    assert_eq!(said.news(std::collections::HashMap::new()).len(), 0);
+    let none = std::collections::HashMap::new;
+
+    assert_eq!(said.news(problems("not found"), true).len(), 1);
+    assert_eq!(said.news(problems("not found"), true).len(), 0);
     assert_eq!(
-        said.news(problems("garbage")).len(),
+        said.news(problems("garbage"), true).len(),
+        1,
+        "another reason"
+    );
+    assert_eq!(said.news(none(), false).len(), 0);
+    assert_eq!(
+        said.news(problems("garbage"), true).len(),
+        0,
+        "not looked at meanwhile"
+    );
+    assert_eq!(said.news(none(), true).len(), 0);
+    assert_eq!(
+        said.news(problems("garbage"), true).len(),
         1,
         "it was well meanwhile"
     );

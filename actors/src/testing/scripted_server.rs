@@ -61,12 +61,15 @@ pub struct ScriptedServer {
     federated: RefCell<HashMap<TrustDomain, Bundle>>,
     faults: RefCell<HashMap<Call, Fault>>,
     refused_entries: RefCell<Vec<EntryId>>,
+    fails_at: RefCell<Option<EntryId>>,
     log: RefCell<Vec<(Call, Duration)>>,
     batches: RefCell<Vec<usize>>,
     /// Life of workload SVIDs from now on.
     pub svid_ttl: Cell<Duration>,
     /// Life of agent SVIDs from now on.
     pub agent_ttl: Cell<Duration>,
+    /// How long a renewal takes.
+    pub renewal_takes: Cell<Duration>,
     /// Whether agents renew by attesting again.
     pub reattestable: Cell<bool>,
     /// Workload SVIDs name this ID instead of the entry's.
@@ -84,10 +87,12 @@ impl ScriptedServer {
             federated: RefCell::default(),
             faults: RefCell::default(),
             refused_entries: RefCell::default(),
+            fails_at: RefCell::default(),
             log: RefCell::default(),
             batches: RefCell::default(),
             svid_ttl: Cell::new(Duration::from_hours(1)),
             agent_ttl: Cell::new(Duration::from_hours(1)),
+            renewal_takes: Cell::default(),
             reattestable: Cell::new(true),
             wrong_id: RefCell::default(),
             clock: clock.clone(),
@@ -134,6 +139,11 @@ impl ScriptedServer {
     /// Signs for these entries no more.
     pub fn refuse_to_sign(&self, ids: &[&str]) {
         *self.refused_entries.borrow_mut() = ids.iter().map(|id| entry_id(id)).collect();
+    }
+
+    /// Fails as a whole at every signing call that asks for this entry.
+    pub fn fail_at(&self, id: Option<&str>) {
+        *self.fails_at.borrow_mut() = id.map(entry_id);
     }
 
     /// When a call was made, by the boot clock.
@@ -233,7 +243,10 @@ impl ServerApi for ScriptedServer {
                 self.agent_ttl.get(),
             )
         });
-        Box::pin(ready(answer))
+        Box::pin(async move {
+            tokio::time::sleep(self.renewal_takes.get()).await;
+            answer
+        })
     }
 
     fn sync_entries(self: Rc<Self>, known: KnownEntries) -> Reply<EntrySync> {
@@ -270,6 +283,16 @@ impl ServerApi for ScriptedServer {
         requests: Vec<SigningRequest>,
     ) -> Reply<Vec<Result<Vec<Certificate>, SigningRefusal>>> {
         self.batches.borrow_mut().push(requests.len());
+        let fails_at = self.fails_at.borrow();
+        let is_upset = |request: &SigningRequest| Some(&request.entry_id) == fails_at.as_ref();
+        if requests.iter().any(is_upset) {
+            return Box::pin(ready(Err(ServerError::Status {
+                call: "BatchNewX509SVID",
+                code: tonic::Code::Internal,
+                message: "told to fail".into(),
+                reason: None,
+            })));
+        }
         let answer = self
             .enter(Call::Sign)
             .map(|()| requests.iter().map(|request| self.sign(request)).collect());

@@ -125,7 +125,7 @@ fn the_key_of_an_expired_svid_is_not_overwritten() {
 }
 
 #[test]
-fn rejections_are_acted_upon_in_growing_gaps_until_one_svid_is_taken() {
+fn rejections_are_acted_upon_in_growing_gaps_until_one_svid_has_lasted() {
     let mut rejections = Rejections::default();
     let mut random = Random::from_seed(3);
     let at = |seconds| Now {
@@ -145,8 +145,14 @@ fn rejections_are_acted_upon_in_growing_gaps_until_one_svid_is_taken() {
 
     assert!(first >= Duration::from_millis(4500) && first < second);
     assert!((269.0..=331.0).contains(&last), "{last}");
-    rejections.cured();
-    assert_eq!(rejections.wait(at(301)), Duration::ZERO);
+    rejections.accepted(at(301));
+    assert!(
+        rejections.wait(at(301)) > Duration::from_mins(4),
+        "too soon"
+    );
+    rejections.accepted(at(300 + 600));
+    rejections.acted(at(900), &mut random);
+    assert!(rejections.wait(at(900)) < Duration::from_secs(6));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::endpoint::{Drain, Drained, EndStreams};
 
 #[actix::test]
 async fn at_shutdown_every_call_ends_with_unavailable_and_the_sockets_go() {
+    tokio::time::pause();
     let world = World::new();
     let mut waiting = world.svids().await;
     let mut client = world.workload().await;
