@@ -1,4 +1,4 @@
-//! `validate`: checks the configuration as `run` would, and changes nothing.
+//! `validate`: checks the configuration as `run` would, and changes nothing. What this build does not act on is valid: `run` tells of it.
 
 use super::flags::Flags;
 use super::{FAILURE, Output, SUCCESS, Surroundings, run};
@@ -8,20 +8,6 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
         Ok(config) => {
             for warning in &config.warnings {
                 output.print(&format!("warning: {warning}\n"));
-            }
-            for setting in config.unbuilt() {
-                let consequence = if setting.needed {
-                    "`run` refuses it"
-                } else {
-                    "it has no effect"
-                };
-                let place = setting
-                    .line
-                    .map_or_else(String::new, |line| format!(" (line {line})"));
-                output.print(&format!(
-                    "warning: this build does not act on {} yet: {consequence}{place}\n",
-                    setting.key
-                ));
             }
             output.print("SPIRE agent configuration file is valid.\n");
             SUCCESS
