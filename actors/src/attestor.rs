@@ -23,7 +23,7 @@ use crate::credentials::{Credentials, CredentialsWriter, ServerTrust};
 use crate::exit::{ExitSender, fail};
 use crate::random::Random;
 use crate::readiness::{Phase, ReadinessWriter};
-use crate::rotation::{draw_renewal, retry_wait};
+use crate::rotation::draw_renewal;
 use crate::server::{Disposition, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
 use crate::store::{
@@ -263,11 +263,8 @@ impl Attestor {
             return self.end("BUG: an SVID without a bundle".into(), ctx);
         };
         let now = self.tools.clock.wall();
-        let is_planned = !self.is_rejected
-            && self
-                .held
-                .as_ref()
-                .is_some_and(|held| held.svid.id == svid.id && now <= held.svid.not_after());
+        let held = self.held.as_ref().map(|held| &*held.svid);
+        let is_planned = lifecycle::is_planned(held, self.is_rejected, &svid.id, now);
         let rotation = draw_renewal(
             svid.leaf(),
             now,
@@ -559,16 +556,14 @@ impl Attestor {
             return;
         }
         let now = self.tools.clock.now();
-        let wait = self.rejections.wait(now);
+        let held = self.held.as_ref();
+        let left = held.map(|held| now.until(held.svid.not_after()));
+        let wait = self.rejections.wait(now, left);
         if wait.is_zero() {
             tracing::warn!(%error, "Agent needs to re-attest; will attempt to re-attest");
             self.attempt(ctx);
         } else if self.retry_at.is_none() {
-            let left = self
-                .held
-                .as_ref()
-                .map(|held| now.until(held.svid.not_after()));
-            self.retry_after(retry_wait(wait, left), ctx);
+            self.retry_after(wait, ctx);
         }
     }
 

@@ -86,9 +86,12 @@ impl Default for Rejections {
 }
 
 impl Rejections {
-    /// How long to wait before the SVID is replaced because of a rejection: nothing for the first one.
-    pub fn wait(&self, now: Now) -> Duration {
-        self.not_before.saturating_sub(now.boot)
+    /// How long to wait before the SVID, which ends in `left`, is replaced because of a rejection: nothing for the first one.
+    pub fn wait(&self, now: Now, left: Option<Duration>) -> Duration {
+        match self.not_before.saturating_sub(now.boot) {
+            Duration::ZERO => Duration::ZERO,
+            gap => retry_wait(gap, left),
+        }
     }
 
     /// The SVID is being replaced because of a rejection.
@@ -161,6 +164,17 @@ pub fn free_slot(in_use: Option<KeySlot>) -> KeySlot {
         Some(KeySlot::A) => KeySlot::B,
         Some(KeySlot::B) | None => KeySlot::A,
     }
+}
+
+/// Whether a new SVID changes nothing for anybody but the attestor: it follows one of the same ID that was good to the end. Any other is news,
+/// and what the server held against the old one is moot.
+pub fn is_planned(
+    held: Option<&X509Svid>,
+    is_rejected: bool,
+    new: &SpiffeId,
+    now: SystemTime,
+) -> bool {
+    held.is_some_and(|held| !is_rejected && held.id == *new && now <= held.not_after())
 }
 
 /// What is known when an SVID is to be replaced.

@@ -133,26 +133,26 @@ fn rejections_are_acted_upon_in_growing_gaps_until_one_svid_has_lasted() {
         boot: Duration::from_secs(seconds),
     };
 
-    assert_eq!(rejections.wait(at(100)), Duration::ZERO);
+    assert_eq!(rejections.wait(at(100), None), Duration::ZERO);
     rejections.acted(at(100), &mut random);
-    let first = rejections.wait(at(100));
+    let first = rejections.wait(at(100), None);
     rejections.acted(at(200), &mut random);
-    let second = rejections.wait(at(200));
+    let second = rejections.wait(at(200), None);
     for _ in 0..20 {
         rejections.acted(at(300), &mut random);
     }
-    let last = rejections.wait(at(300)).as_secs_f64();
+    let last = rejections.wait(at(300), None).as_secs_f64();
 
     assert!(first >= Duration::from_millis(4500) && first < second);
     assert!((269.0..=331.0).contains(&last), "{last}");
     rejections.accepted(at(301));
     assert!(
-        rejections.wait(at(301)) > Duration::from_mins(4),
+        rejections.wait(at(301), None) > Duration::from_mins(4),
         "too soon"
     );
     rejections.accepted(at(300 + 600));
     rejections.acted(at(900), &mut random);
-    assert!(rejections.wait(at(900)) < Duration::from_secs(6));
+    assert!(rejections.wait(at(900), None) < Duration::from_secs(6));
 }
 
 #[test]
@@ -263,4 +263,44 @@ fn retries_grow_from_five_seconds_to_two_minutes_and_start_again_after_a_success
     assert!(
         matches!(retries.after(&error, None, now, &mut random), AfterFailure::Retry(wait) if wait < Duration::from_secs(6))
     );
+}
+
+#[test]
+fn a_replacement_that_was_put_off_comes_before_the_svid_ends() {
+    let mut rejections = Rejections::default();
+    let now = Now {
+        wall: epoch(),
+        boot: Duration::from_secs(100),
+    };
+    let minutes = Duration::from_mins;
+    for _ in 0..20 {
+        rejections.acted(now, &mut Random::from_seed(3));
+    }
+
+    assert!(rejections.wait(now, Some(minutes(60))) > minutes(4));
+    assert_eq!(rejections.wait(now, Some(minutes(4))), minutes(2));
+    assert_eq!(
+        Rejections::default().wait(now, Some(minutes(4))),
+        Duration::ZERO
+    );
+}
+
+#[test]
+fn only_an_svid_that_follows_a_good_one_of_its_id_is_no_news() {
+    let ca = Ca::new(epoch());
+    let end = epoch() + Duration::from_mins(1);
+    let held = ca.svid("spiffe://domain.test/spire/agent/test/a", epoch(), end);
+    let other = SpiffeId::parse("spiffe://domain.test/spire/agent/test/b").unwrap();
+    let late = end + Duration::from_secs(2);
+    let table = [
+        (Some(&held), false, &held.id, epoch(), true),
+        (None, false, &held.id, epoch(), false),
+        (Some(&held), true, &held.id, epoch(), false),
+        (Some(&held), false, &other, epoch(), false),
+        (Some(&held), false, &held.id, late, false),
+    ];
+
+    for (before, is_rejected, new, now, expected) in table {
+        assert_eq!(is_planned(before, is_rejected, new, now), expected);
+    }
 }
