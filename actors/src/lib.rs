@@ -8,7 +8,7 @@
 //! | message | from | to | kind |
 //! |---|---|---|---|
 //! | [`LoadIdentity`](store::LoadIdentity) | `Attestor` | [`Store`](store::Store) | query |
-//! | [`SaveKey`](store::SaveKey), [`SaveSvid`](store::SaveSvid), [`SaveBundle`](store::SaveBundle), [`DeleteSvid`](store::DeleteSvid) | `Attestor` | `Store` | command |
+//! | [`SaveKey`](store::SaveKey), [`SaveSvid`](store::SaveSvid), [`SaveBundle`](store::SaveBundle), [`SaveBootstrap`](store::SaveBootstrap), [`DeleteSvid`](store::DeleteSvid) | `Attestor` | `Store` | command |
 //! | [`Attested`](synchronizer::Attested) | `Attestor` | [`Synchronizer`](synchronizer::Synchronizer) | event |
 //! | [`Banned`](attestor::Banned) | `Attestor` | `Ban` | command |
 //! | [`SvidRejected`](attestor::SvidRejected), [`SvidAccepted`](attestor::SvidAccepted) | `Synchronizer` | [`Attestor`](attestor::Attestor) | event |
@@ -49,6 +49,7 @@ pub mod exit;
 pub mod keys;
 pub mod panics;
 pub mod peer;
+pub mod proxy;
 pub mod random;
 pub mod readiness;
 pub mod rotation;

@@ -1,8 +1,9 @@
 //! The only writer of disk state. Runs on a `SyncArbiter` thread, so that fsync never blocks the others.
-//! Takes [`LoadIdentity`], [`SaveKey`], [`SaveSvid`], [`SaveBundle`], [`DeleteSvid`]. Sends nothing. File formats are in [`files`].
+//! Takes [`LoadIdentity`], [`SaveKey`], [`SaveSvid`], [`SaveBundle`], [`SaveBootstrap`], [`DeleteSvid`]. Sends nothing. File formats are in [`files`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use actix::{Actor, Addr, Handler, Message, Recipient, SyncContext};
 
@@ -54,8 +55,41 @@ pub struct StoredIdentity {
     pub reattestable: bool,
     /// Agent keys by slot.
     pub keys: Vec<(KeySlot, Arc<PrivateKey>)>,
+    /// How far a bootstrap was.
+    pub bootstrap: BootstrapState,
     /// Files that were unreadable and have been set aside, with their new names and the reason.
     pub set_aside: Vec<SetAside>,
+}
+
+/// How far a bootstrap or rebootstrap is; outlives restarts (node-side 1.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BootstrapState {
+    /// What the next bundle is fetched for; none in files of older agents.
+    pub purpose: Option<Purpose>,
+    /// When the trouble began; none = there is none.
+    pub started: Option<SystemTime>,
+    /// How often a source was asked since then.
+    pub attempts: i64,
+}
+
+/// What a bundle is fetched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To attest for the first time.
+    Bootstrap,
+    /// To find a server again whose authority has become unknown.
+    Rebootstrap,
+}
+
+impl BootstrapState {
+    /// The server has accepted the agent: nothing is left to bootstrap.
+    pub fn succeeded() -> Self {
+        Self {
+            purpose: Some(Purpose::Rebootstrap),
+            started: None,
+            attempts: 0,
+        }
+    }
 }
 
 /// A file that could not be used (design 5).
@@ -125,6 +159,11 @@ pub struct SaveBundle {
     pub authorities: Vec<Certificate>,
 }
 
+/// Has the state of a bootstrap on disk before answering.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct SaveBootstrap(pub BootstrapState);
+
 /// Forgets the agent SVID (evicted, banned); keys and bundle stay.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), StoreError>")]
@@ -141,6 +180,8 @@ pub struct StoreHandle {
     pub save_svid: Recipient<SaveSvid>,
     /// For [`SaveBundle`].
     pub save_bundle: Recipient<SaveBundle>,
+    /// For [`SaveBootstrap`].
+    pub save_bootstrap: Recipient<SaveBootstrap>,
     /// For [`DeleteSvid`].
     pub delete_svid: Recipient<DeleteSvid>,
 }
@@ -154,11 +195,13 @@ impl StoreHandle {
             + Handler<SaveKey>
             + Handler<SaveSvid>
             + Handler<SaveBundle>
+            + Handler<SaveBootstrap>
             + Handler<DeleteSvid>,
         A::Context: actix::dev::ToEnvelope<A, LoadIdentity>
             + actix::dev::ToEnvelope<A, SaveKey>
             + actix::dev::ToEnvelope<A, SaveSvid>
             + actix::dev::ToEnvelope<A, SaveBundle>
+            + actix::dev::ToEnvelope<A, SaveBootstrap>
             + actix::dev::ToEnvelope<A, DeleteSvid>,
     {
         Self {
@@ -166,6 +209,7 @@ impl StoreHandle {
             save_key: store.clone().recipient(),
             save_svid: store.clone().recipient(),
             save_bundle: store.clone().recipient(),
+            save_bootstrap: store.clone().recipient(),
             delete_svid: store.clone().recipient(),
         }
     }
@@ -241,6 +285,19 @@ impl Handler<SaveBundle> for Store {
     ) -> Self::Result {
         let directory = self.config.data_dir.clone();
         self.state()?.save_bundle(&directory, authorities)
+    }
+}
+
+impl Handler<SaveBootstrap> for Store {
+    type Result = Result<(), StoreError>;
+
+    fn handle(
+        &mut self,
+        SaveBootstrap(bootstrap): SaveBootstrap,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        let directory = self.config.data_dir.clone();
+        self.state()?.save_bootstrap(&directory, bootstrap)
     }
 }
 

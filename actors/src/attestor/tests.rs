@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::keys::PrivateKey;
 use crate::readiness::{ReadinessReader, readiness};
 use crate::server::DeniedReason;
-use crate::store::SaveKey;
+use crate::store::{BootstrapState, SaveBootstrap, SaveKey};
 use crate::svid::Certificate;
 use crate::testing::certificates::Ca;
 use crate::testing::epoch;
@@ -29,6 +29,7 @@ struct Disk {
     reattestable: bool,
     bundle: Vec<Certificate>,
     keys: BTreeMap<KeySlot, Arc<PrivateKey>>,
+    bootstrap: BootstrapState,
     writes: Vec<&'static str>,
     is_full: bool,
 }
@@ -69,6 +70,7 @@ impl Handler<LoadIdentity> for MemoryStore {
                 .iter()
                 .map(|(slot, key)| (*slot, Arc::clone(key)))
                 .collect(),
+            bootstrap: disk.bootstrap,
             set_aside: Vec::new(),
         })
     }
@@ -99,6 +101,18 @@ impl Handler<SaveBundle> for MemoryStore {
 
     fn handle(&mut self, message: SaveBundle, _: &mut Self::Context) -> Self::Result {
         self.write("bundle", |disk| disk.bundle = message.authorities)
+    }
+}
+
+impl Handler<SaveBootstrap> for MemoryStore {
+    type Result = Result<(), StoreError>;
+
+    fn handle(
+        &mut self,
+        SaveBootstrap(state): SaveBootstrap,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        self.write("bootstrap", |disk| disk.bootstrap = state)
     }
 }
 

@@ -1,12 +1,16 @@
 //! Where the first trust bundle comes from: a file, or nowhere (`insecure_bootstrap`).
 
+use std::future::Future;
 use std::io::Read;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::bundle::{Bundle, BundleError, BundleFormat};
 use crate::credentials::ServerTrust;
 use crate::spiffe_id::TrustDomain;
+use crate::store::Purpose;
 
 /// Larger bundle files are refused: no real bundle comes near.
 const MAX_BUNDLE_BYTES: u64 = 4 << 20;
@@ -49,6 +53,55 @@ pub enum BundleSourceError {
         "SVID loaded but no bundle in cache: set trust_bundle_path, or remove agent-data.json to attest anew"
     )]
     NoBundle,
+}
+
+/// The configured sources, asked in order until one answers.
+#[derive(Debug, Clone)]
+pub struct BundleSources(pub Vec<BundleSource>);
+
+/// What a source is told about the agent that asks (query parameters of node-side 1.1).
+#[derive(Debug, Clone)]
+pub struct Asking {
+    /// First attestation, or a server that has become unknown.
+    pub purpose: Purpose,
+    /// How often sources were asked since `started`, this time included.
+    pub attempts: i64,
+    /// When the trouble began.
+    pub started: SystemTime,
+    /// Name or address of the server, as configured.
+    pub server_address: String,
+    /// Its port.
+    pub server_port: u16,
+    /// Whose bundle is wanted.
+    pub trust_domain: TrustDomain,
+}
+
+/// A bundle on its way.
+pub type Fetching = Pin<Box<dyn Future<Output = Result<ServerTrust, BundleSourceError>>>>;
+
+impl BundleSources {
+    /// Fetches the bundle from the first source that has a usable one; the last source's error if none has. Every source has a time limit of
+    /// its own.
+    pub fn fetch(&self, asking: Asking) -> Fetching {
+        let sources = self.0.clone();
+        Box::pin(async move {
+            let mut last = BundleSourceError::NoBundle;
+            for source in sources {
+                match source.fetch(&asking.trust_domain) {
+                    Ok(trust) => return Ok(trust),
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
+        })
+    }
+}
+
+impl BundleSourceError {
+    /// Whether waiting does not help.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Unusable { .. })
+    }
 }
 
 impl BundleSource {

@@ -4,6 +4,7 @@
 //! in any case, unknown names are passed over, `null` is empty, a missing name is its zero value, the last of several equal names wins.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use super::{BootstrapState, Purpose};
 use crate::svid::{Certificate, PemPolicy};
 
 mod keys;
@@ -25,7 +27,9 @@ pub const KEYS: &str = "keys.json";
 
 /// Go's zero time: no bootstrap is under way.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
-/// `bootstrap_use`: the stored bundle comes from an attestation that succeeded (node-side 1.4).
+/// `bootstrap_use` before the first attestation (node-side 1.4).
+const USE_BOOTSTRAP: i64 = 1;
+/// `bootstrap_use` once an attestation has succeeded (node-side 1.4).
 const USE_REBOOTSTRAP: i64 = 2;
 
 /// Go's decoder takes non-zero trailing bits, and so do we.
@@ -43,16 +47,8 @@ pub struct AgentData {
     pub bundle: Vec<Certificate>,
     /// Whether the agent renews by attesting again.
     pub reattestable: bool,
-    bootstrap: Bootstrap,
-}
-
-/// How far the reference's bootstrap is (node-side 1.4): kept for it, not used here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Bootstrap {
-    purpose: i64,
-    /// RFC 3339, as written.
-    start_time: String,
-    attempts: i64,
+    /// How far a bootstrap is.
+    pub bootstrap: BootstrapState,
 }
 
 /// Why a file's text is of no use. Never repeats the text.
@@ -100,7 +96,7 @@ impl Default for AgentData {
             svid: Vec::new(),
             bundle: Vec::new(),
             reattestable: false,
-            bootstrap: Bootstrap::idle(0),
+            bootstrap: BootstrapState::default(),
         }
     }
 }
@@ -127,8 +123,15 @@ impl AgentData {
             svid: certificates_as_text(&self.svid),
             bundle: certificates_as_text(&self.bundle),
             reattestable: self.reattestable,
-            bootstrap_use: self.bootstrap.purpose,
-            bootstrap_start_time: &self.bootstrap.start_time,
+            bootstrap_use: match self.bootstrap.purpose {
+                None => 0,
+                Some(Purpose::Bootstrap) => USE_BOOTSTRAP,
+                Some(Purpose::Rebootstrap) => USE_REBOOTSTRAP,
+            },
+            bootstrap_start_time: self.bootstrap.started.map_or_else(
+                || ZERO_TIME.to_owned(),
+                |started| humantime::format_rfc3339_nanos(started).to_string(),
+            ),
             connection_attempts: self.bootstrap.attempts,
         };
         serde_json::to_vec(&text).expect("text, numbers and flags always have a JSON form")
@@ -136,7 +139,7 @@ impl AgentData {
 
     /// Records that the server has accepted the agent: nothing is left to bootstrap (node-side 1.4).
     pub fn attested(&mut self) {
-        self.bootstrap = Bootstrap::idle(USE_REBOOTSTRAP);
+        self.bootstrap = BootstrapState::succeeded();
     }
 
     fn take(&mut self, name: &str, value: Value) -> Result<(), FileError> {
@@ -150,12 +153,18 @@ impl AgentData {
                     expected: "true or false",
                 })?;
             }
-            ("bootstrap_use", value) => self.bootstrap.purpose = integer("bootstrap_use", &value)?,
+            ("bootstrap_use", value) => {
+                self.bootstrap.purpose = match integer("bootstrap_use", &value)? {
+                    USE_BOOTSTRAP => Some(Purpose::Bootstrap),
+                    USE_REBOOTSTRAP => Some(Purpose::Rebootstrap),
+                    _ => None,
+                };
+            }
             ("connection_attempts", value) => {
                 self.bootstrap.attempts = integer("connection_attempts", &value)?;
             }
             ("bootstrap_start_time", Value::String(time)) if is_rfc3339(&time) => {
-                self.bootstrap.start_time = time;
+                self.bootstrap.started = started_at(&time);
             }
             ("bootstrap_start_time", _) => {
                 return Err(FileError::Kind {
@@ -169,23 +178,13 @@ impl AgentData {
     }
 }
 
-impl Bootstrap {
-    fn idle(purpose: i64) -> Self {
-        Self {
-            purpose,
-            start_time: ZERO_TIME.to_owned(),
-            attempts: 0,
-        }
-    }
-}
-
 #[derive(Serialize)]
-struct AgentDataText<'a> {
+struct AgentDataText {
     svid: Option<Vec<String>>,
     bundle: Option<Vec<String>>,
     reattestable: bool,
     bootstrap_use: i64,
-    bootstrap_start_time: &'a str,
+    bootstrap_start_time: String,
     connection_attempts: i64,
 }
 
@@ -287,6 +286,23 @@ fn integer(field: &'static str, value: &Value) -> Result<i64, FileError> {
         field,
         expected: "a whole number",
     })
+}
+
+/// The instant that a text in RFC 3339 names, with any offset; none for Go's zero time and whatever lies before 1970.
+fn started_at(text: &str) -> Option<SystemTime> {
+    let (date, zone) = text.split_at(text.len() - if text.ends_with('Z') { 1 } else { 6 });
+    let at = humantime::parse_rfc3339(&format!("{date}Z")).ok()?;
+    let Some((sign, offset)) = zone.split_at_checked(1).filter(|(sign, _)| *sign != "Z") else {
+        return Some(at);
+    };
+    let (hours, minutes) = offset.split_once(':')?;
+    let minutes = hours.parse::<u64>().ok()? * 60 + minutes.parse::<u64>().ok()?;
+    let offset = Duration::from_mins(minutes);
+    if sign == "+" {
+        at.checked_sub(offset)
+    } else {
+        at.checked_add(offset)
+    }
 }
 
 /// Whether Go's `time.Time` would take the text: `2006-01-02T15:04:05[.fraction](Z|+hh:mm|-hh:mm)`.

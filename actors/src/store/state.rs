@@ -7,7 +7,7 @@ use ring::digest::{SHA256, digest};
 
 use super::disk::Directory;
 use super::files::{self, AgentData, FileError, Keys};
-use super::{KeySlot, SetAside, StoreConfig, StoreError, StoredIdentity};
+use super::{BootstrapState, KeySlot, SetAside, StoreConfig, StoreError, StoredIdentity};
 use crate::clock::Clock;
 use crate::keys::PrivateKey;
 use crate::svid::Certificate;
@@ -96,6 +96,7 @@ impl State {
                 .iter()
                 .map(|(slot, key)| (*slot, Arc::clone(key)))
                 .collect(),
+            bootstrap: self.data.bootstrap,
             set_aside,
         }
     }
@@ -137,6 +138,16 @@ impl State {
     ) -> Result<(), StoreError> {
         let mut data = self.data.clone();
         data.bundle = bundle;
+        self.replace(data_dir, data)
+    }
+
+    pub(super) fn save_bootstrap(
+        &mut self,
+        data_dir: &Path,
+        bootstrap: BootstrapState,
+    ) -> Result<(), StoreError> {
+        let mut data = self.data.clone();
+        data.bootstrap = bootstrap;
         self.replace(data_dir, data)
     }
 
