@@ -21,16 +21,17 @@ use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler, SyncArbiter};
 use actors::attestor::node::NodeAttestor;
-use actors::attestor::trust::BundleSource;
+use actors::attestor::rebootstrap::{RebootstrapConfig, RebootstrapMode};
+use actors::attestor::trust::{BundleSource, BundleSources};
 use actors::attestor::x509pop::X509pop;
 use actors::attestor::{Attestor, AttestorConfig, AttestorTools, Banned};
 use actors::cache::{Cache, Forget, ReportMissing};
 use actors::clock::Clock;
 use actors::endpoint::sockets::{self, LocalListener};
 use actors::endpoint::{Drain, EndStreams, Endpoint, EndpointConfig, Services, Sockets};
-use actors::exit::Exit;
+use actors::exit::{Exit, fail};
 use actors::random::Random;
-use actors::readiness::readiness;
+use actors::readiness::{out_of_reach, readiness};
 use actors::selectors::unix::{UnixAttestor, UnixConfig};
 use actors::selectors::{Selectors, WorkloadAttestor};
 use actors::server::client::{ClientConfig, ServerClient};
@@ -188,6 +189,17 @@ fn start_actors(
     let mut random = Random::from_entropy();
     let (credentials, credentials_reader) = watch::channel(None);
     let (readiness, readiness_reader) = readiness();
+    if let Some(limit) = config.edge.exit_if_unreachable_for {
+        let (reader, clock, exit) = (readiness_reader.clone(), clock.clone(), exit.clone());
+        actix_rt::spawn(async move {
+            out_of_reach(reader, limit, clock).await;
+            let limit = humantime::format_duration(limit);
+            fail(
+                &exit,
+                format!("server was out of reach for {limit} (exit_if_unreachable_for)"),
+            );
+        });
+    }
 
     let store_config = StoreConfig {
         data_dir: config.data_dir.clone(),
@@ -254,14 +266,19 @@ fn start_actors(
     .start();
     let attestor_config = AttestorConfig {
         trust_domain,
-        bundle_source: bundle_source(config)?,
+        server_address: config.server_address.clone(),
+        server_port: config.server_port,
+        bundle_sources: BundleSources(vec![bundle_source(config)?]),
+        rebootstrap: rebootstrap(config),
         availability_target: config.availability_target,
+        arrival_spread: config.edge.arrival_spread,
     };
     let tools = AttestorTools {
         node,
         server,
         store: StoreHandle::of(&store),
         synchronizer: synchronizer.clone().recipient(),
+        cache: cache.clone().recipient(),
         banned: banned.recipient(),
         credentials,
         readiness,
@@ -283,6 +300,7 @@ fn close_cycles(
     let report_to = ReportTo {
         rejected: attestor.clone().recipient(),
         accepted: attestor.clone().recipient(),
+        unknown: attestor.clone().recipient(),
         bundle: attestor.clone().recipient(),
     };
     synchronizer
@@ -368,6 +386,17 @@ fn bundle_source(config: &Config) -> anyhow::Result<BundleSource> {
         config::TrustBundleSource::Url { .. } | config::TrustBundleSource::WorkloadApi { .. } => {
             bail!("the configured source of the trust bundle is not available in this build yet")
         }
+    }
+}
+
+fn rebootstrap(config: &Config) -> RebootstrapConfig {
+    RebootstrapConfig {
+        mode: match config.rebootstrap.mode {
+            config::RebootstrapMode::Never => RebootstrapMode::Never,
+            config::RebootstrapMode::Auto => RebootstrapMode::Auto,
+            config::RebootstrapMode::Always => RebootstrapMode::Always,
+        },
+        delay: config.rebootstrap.delay,
     }
 }
 

@@ -56,6 +56,11 @@ pub struct Subscribe {
 #[rtype(result = "usize")]
 pub struct SvidCount;
 
+/// When the last of the SVIDs that are held ends: so long is the agent of use to somebody, whatever becomes of itself (design D4).
+#[derive(Debug, Message)]
+#[rtype(result = "Option<SystemTime>")]
+pub struct LastEnd;
+
 /// The versions of all entries held.
 #[derive(Debug, Message)]
 #[rtype(result = "KnownEntries")]
@@ -244,6 +249,15 @@ impl Handler<SvidCount> for Cache {
     }
 }
 
+impl Handler<LastEnd> for Cache {
+    type Result = MessageResult<LastEnd>;
+
+    fn handle(&mut self, _: LastEnd, ctx: &mut Self::Context) -> Self::Result {
+        self.age(ctx);
+        MessageResult(self.entries.last_end())
+    }
+}
+
 impl Handler<KnownVersions> for Cache {
     type Result = MessageResult<KnownVersions>;
 
@@ -267,7 +281,7 @@ impl Handler<ApplyBundles> for Cache {
 
     fn handle(&mut self, ApplyBundles(bundles): ApplyBundles, ctx: &mut Self::Context) {
         let mut changes = std::mem::take(&mut self.untold);
-        changes.merge(self.entries.apply_bundles(bundles));
+        changes.merge(self.entries.apply_bundles(bundles, self.clock.wall()));
         self.publish(&changes, ctx);
     }
 }

@@ -11,12 +11,13 @@
 //! | [`SaveKey`](store::SaveKey), [`SaveSvid`](store::SaveSvid), [`SaveBundle`](store::SaveBundle), [`SaveBootstrap`](store::SaveBootstrap), [`DeleteSvid`](store::DeleteSvid) | `Attestor` | `Store` | command |
 //! | [`Attested`](synchronizer::Attested) | `Attestor` | [`Synchronizer`](synchronizer::Synchronizer) | event |
 //! | [`Banned`](attestor::Banned) | `Attestor` | `Ban` | command |
-//! | [`SvidRejected`](attestor::SvidRejected), [`SvidAccepted`](attestor::SvidAccepted) | `Synchronizer` | [`Attestor`](attestor::Attestor) | event |
+//! | [`SvidRejected`](attestor::SvidRejected), [`SvidAccepted`](attestor::SvidAccepted), [`ServerUnknown`](attestor::ServerUnknown) | `Synchronizer` | [`Attestor`](attestor::Attestor) | event |
 //! | [`TrustBundle`](attestor::TrustBundle) | `Synchronizer` | `Attestor` | event |
 //! | [`KnownVersions`](cache::KnownVersions), [`DueForRenewal`](cache::DueForRenewal), [`SvidCount`](cache::SvidCount) | `Synchronizer` | [`Cache`](cache::Cache) | query |
 //! | [`ApplyEntries`](cache::ApplyEntries), [`ApplyBundles`](cache::ApplyBundles), [`InstallSvids`](cache::InstallSvids) | `Synchronizer` | `Cache` | command |
 //! | [`IdentityMissing`](cache::IdentityMissing) | `Cache` | `Synchronizer` | event |
 //! | [`AttestWorkload`](selectors::AttestWorkload) | [`Endpoint`](endpoint::Endpoint) | [`Selectors`](selectors::Selectors) | query |
+//! | [`LastEnd`](cache::LastEnd) | `Attestor` | `Cache` | query |
 //! | [`Subscribe`](cache::Subscribe) | `Endpoint` | `Cache` | command |
 //! | [`DescribeCache`](cache::DescribeCache) | `Endpoint` | `Cache` | query |
 //! | [`Forget`](cache::Forget) | `Ban` | `Cache` | told command |
@@ -24,7 +25,7 @@
 //! | [`Drain`](endpoint::Drain) | `system` | `Endpoint` | command |
 //! | [`ReportTo`](synchronizer::ReportTo) | `system` | `Synchronizer` | wiring |
 //! | [`ReportMissing`](cache::ReportMissing) | `system` | `Cache` | wiring |
-//! | `Wake`, `WriteAgain` | `Attestor` | itself | timer, private |
+//! | `Wake`, `WriteAgain`, `LookForEnd`, `LookAgain` | `Attestor` | itself | timer, private |
 //! | `Tick` | `Synchronizer` | itself | timer, private |
 //! | `Expire` | `Cache` | itself | timer, private |
 //!
@@ -33,7 +34,7 @@
 //! | what | written by | read by |
 //! |---|---|---|
 //! | [`Credentials`](credentials::Credentials) | `Attestor` | the server client at each handshake, `Synchronizer`, `Endpoint` |
-//! | [`Readiness`](readiness::Readiness) | `Attestor`, `Synchronizer` | `Endpoint` |
+//! | [`Readiness`](readiness::Readiness) | `Attestor`, `Synchronizer` | `Endpoint`, `system` |
 //! | [`View`](cache::view::View), one for each set of selectors | `Cache` | the open streams of `Endpoint` |
 //! | [`Exit`](exit::Exit), a queue | `Attestor` | `system` |
 

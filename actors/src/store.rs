@@ -149,6 +149,8 @@ pub struct SaveSvid {
     pub chain: Vec<Certificate>,
     /// Whether the agent renews by attesting again.
     pub reattestable: bool,
+    /// Authorities that vouch for it, written in the same step where they are new: neither is of use without the other.
+    pub bundle: Option<Vec<Certificate>>,
 }
 
 /// Has the own trust domain's X.509 authorities on disk before answering.
@@ -267,11 +269,13 @@ impl Handler<SaveSvid> for Store {
         SaveSvid {
             chain,
             reattestable,
+            bundle,
         }: SaveSvid,
         _: &mut Self::Context,
     ) -> Self::Result {
         let directory = self.config.data_dir.clone();
-        self.state()?.save_svid(&directory, chain, reattestable)
+        self.state()?
+            .save_svid(&directory, chain, reattestable, bundle)
     }
 }
 

@@ -17,7 +17,7 @@ use actix::{
     WrapFuture,
 };
 
-use crate::attestor::{SvidAccepted, SvidRejected, TrustBundle};
+use crate::attestor::{ServerUnknown, SvidAccepted, SvidRejected, TrustBundle};
 use crate::backoff::Backoff;
 use crate::bundle::Bundle;
 use crate::cache::IdentityMissing;
@@ -65,6 +65,7 @@ pub struct Synchronizer {
     tools: Tools,
     rejected: Option<Recipient<SvidRejected>>,
     accepted: Option<Recipient<SvidAccepted>>,
+    unknown: Option<Recipient<ServerUnknown>>,
     credentials: CredentialsReader,
     readiness: ReadinessWriter,
     random: Random,
@@ -83,6 +84,8 @@ pub struct ReportTo {
     pub rejected: Recipient<SvidRejected>,
     /// Who is told that the server accepts it.
     pub accepted: Recipient<SvidAccepted>,
+    /// Who is told that the server's authority is unknown.
+    pub unknown: Recipient<ServerUnknown>,
     /// Who is told of the own trust domain's bundle.
     pub bundle: Recipient<TrustBundle>,
 }
@@ -107,6 +110,19 @@ struct Outcome {
     synced: Option<Result<(Arc<Bundle>, usize), SyncError>>,
     refreshed: Option<Result<Arc<Bundle>, SyncError>>,
     signed: Option<SignedRound>,
+}
+
+impl Outcome {
+    /// Whether the server has taken the agent SVID in every call of the round.
+    fn is_accepted(&self) -> bool {
+        let failed = matches!(self.synced, Some(Err(_)))
+            || matches!(self.refreshed, Some(Err(_)))
+            || self
+                .signed
+                .as_ref()
+                .is_some_and(|signed| signed.failed.is_some());
+        !failed && (self.synced.is_some() || self.refreshed.is_some())
+    }
 }
 
 impl Synchronizer {
@@ -141,6 +157,7 @@ impl Synchronizer {
             },
             rejected: None,
             accepted: None,
+            unknown: None,
             credentials,
             readiness,
             random,
@@ -185,9 +202,12 @@ impl Synchronizer {
     fn finish(&mut self, outcome: Outcome, ctx: &mut Context<Self>) {
         self.busy = false;
         let serial = outcome.serial.as_deref();
+        if outcome.is_accepted() {
+            self.accepted(serial);
+        }
         if let Some(synced) = outcome.synced {
             match synced {
-                Ok((bundle, svid_count)) => self.sync_succeeded(bundle, svid_count, serial),
+                Ok((bundle, svid_count)) => self.sync_succeeded(bundle, svid_count),
                 Err(error) => self.sync_failed(&error, serial),
             }
         }
@@ -228,7 +248,7 @@ impl Synchronizer {
         Some(credentials.as_ref()?.svid.leaf().serial_hex())
     }
 
-    fn sync_succeeded(&mut self, bundle: Arc<Bundle>, svid_count: usize, serial: Option<&str>) {
+    fn sync_succeeded(&mut self, bundle: Arc<Bundle>, svid_count: usize) {
         let now = self.tools.clock.now();
         self.keep(bundle);
         self.schedule
@@ -237,13 +257,27 @@ impl Synchronizer {
             readiness.phase = Phase::Ready;
             readiness.last_sync = Some(now.wall);
         });
+    }
+
+    /// Tells the attestor that the server has answered a call with the agent SVID of this serial number.
+    fn accepted(&self, serial: Option<&str>) {
+        self.note_contact(Ok(()));
         if let (Some(attestor), Some(serial)) = (&self.accepted, serial) {
-            // One that is lost to a full mailbox comes again with the next sync.
+            // One that is lost to a full mailbox comes again with the next success.
             let serial = serial.to_owned();
             if attestor.try_send(SvidAccepted { serial }).is_err() {
                 tracing::debug!("attestor is busy");
             }
         }
+    }
+
+    fn note_contact(&self, outcome: Result<(), &ServerError>) {
+        let boot = self.tools.clock.now().boot;
+        self.readiness.send_if_modified(|readiness| {
+            let before = readiness.unreachable_since;
+            readiness.asked(outcome, boot);
+            readiness.unreachable_since != before
+        });
     }
 
     fn sync_failed(&mut self, error: &SyncError, serial: Option<&str>) {
@@ -294,11 +328,24 @@ impl Synchronizer {
         self.bundle = Some(bundle);
     }
 
-    /// Tells the attestor when the server does not take the agent SVID with this serial number any more.
+    /// Tells the attestor when the server does not take the agent SVID with this serial number any more, or cannot be believed itself.
     fn report(&self, error: &SyncError, serial: Option<&str>) {
         let SyncError::Server(error) = error else {
             return;
         };
+        self.note_contact(Err(error));
+        if let (ServerError::UnknownAuthority { .. }, Some(attestor), Some(serial)) =
+            (error, &self.unknown, serial)
+        {
+            let unknown = ServerUnknown {
+                serial: serial.to_owned(),
+                error: error.clone(),
+            };
+            // As below: the next failing call tells it again.
+            if attestor.try_send(unknown).is_err() {
+                tracing::debug!("attestor is busy");
+            }
+        }
         let certificate_rejected = matches!(error, ServerError::CertificateRejected { .. });
         if error.disposition() == Disposition::Retry && !certificate_rejected {
             return;
@@ -346,9 +393,11 @@ impl Handler<ReportTo> for Synchronizer {
         let ReportTo {
             rejected,
             accepted,
+            unknown,
             bundle,
         } = report_to;
         self.rejected = Some(rejected);
+        self.unknown = Some(unknown);
         self.accepted = Some(accepted);
         self.tools.attestor = Some(bundle);
     }

@@ -30,11 +30,16 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
     }
     let answer = cli::block_on(async { client::within(Some(TIME_LIMIT), check(&socket)).await });
     let reason = match answer {
-        Ok(ServingStatus::Serving) => {
+        Ok((ServingStatus::Serving, troubles)) => {
             output.print("Agent is healthy.\n");
+            if is_verbose {
+                for trouble in troubles {
+                    output.print(&format!("Trouble, see the log: {trouble}\n"));
+                }
+            }
             return SUCCESS;
         }
-        Ok(status) => format!("agent returned status {:?}", status.as_str_name()),
+        Ok((status, _)) => format!("agent returned status {:?}", status.as_str_name()),
         Err(error) => {
             if is_verbose {
                 output.complain(format_args!("Failed to check health: {error}"));
@@ -46,10 +51,15 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
     FAILURE
 }
 
-async fn check(socket: &str) -> Result<ServingStatus, CallError> {
+/// The status, and what an operator should know of although callers are served.
+async fn check(socket: &str) -> Result<(ServingStatus, Vec<String>), CallError> {
     let mut client = HealthClient::new(client::connect(socket).await?);
     let request = client::request(HealthCheckRequest {
         service: String::new(),
     });
-    Ok(client.check(request).await?.into_inner().status())
+    let answer = client.check(request).await?;
+    let troubles = answer.metadata().get_all("edge-agent-trouble");
+    let troubles = troubles.iter().filter_map(|name| name.to_str().ok());
+    let troubles = troubles.map(str::to_owned).collect();
+    Ok((answer.into_inner().status(), troubles))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::ast::Position;
-use super::model::{Config, OfflineIdentities, RebootstrapMode, TrustBundleSource};
+use super::model::{Config, OfflineIdentities, TrustBundleSource};
 use super::plugin::{KeyManager, NodeAttestor, OtherPlugin, WorkloadAttestor, X509pop};
 
 /// A setting that has no effect in this build.
@@ -22,13 +22,10 @@ const SILENT: &[&str] = &[
     "agent.allowed_foreign_jwt_claims",
     "agent.jwt_svid_cache_max_size",
     "agent.log_selectors",
-    "agent.rebootstrap_delay",
     "agent.experimental.feature_flags",
     "agent.experimental.jwt_svid_cache_hit_timeout",
-    "agent.edge.arrival_spread",
     "agent.edge.demand_sync",
     "agent.edge.empty_sync_patience",
-    "agent.edge.exit_if_unreachable_for",
     "agent.edge.log_explain",
     "agent.edge.min_remaining",
     "agent.edge.offline_key_path",
@@ -54,11 +51,6 @@ pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec
     add("agent.join_token", true, config.join_token.is_some());
     add("agent.trust_bundle_url", true, url);
     add("agent.trust_bundle_spiffe_workload_api", true, workload_api);
-    add(
-        "agent.rebootstrap_mode",
-        false,
-        config.rebootstrap.mode != RebootstrapMode::Never,
-    );
     add(
         "agent.authorized_delegates",
         false,

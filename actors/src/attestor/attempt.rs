@@ -1,75 +1,91 @@
 //! One attempt to get an agent SVID: key to disk, question, check, SVID to disk (design 5). The order is the point.
 
+use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::MailboxError;
 
 use super::lifecycle::{self, RefusedAgentSvid, Way};
 use super::node::NodeAttestor;
+use super::trust::{BundleSourceError, Fetching};
+use crate::backoff::Backoff;
 use crate::bundle::{Bundle, VerifyError};
 use crate::clock::Clock;
 use crate::credentials::ServerTrust;
 use crate::keys::{KeyError, KeyType, PrivateKey};
+use crate::random::Random;
+use crate::rotation::{RETRY_CAP, RETRY_INITIAL};
 use crate::server::{Disposition, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
 use crate::store::{KeySlot, SaveBundle, SaveKey, SaveSvid, StoreError, StoreHandle};
-use crate::svid::X509Svid;
+use crate::svid::{Certificate, X509Svid};
 
 /// What one attempt works with.
-#[derive(Debug)]
-pub struct Attempt {
+pub(super) struct Attempt {
     /// Attest or renew.
-    pub way: Way,
+    pub(super) way: Way,
     /// Where the new key goes.
-    pub slot: KeySlot,
+    pub(super) slot: KeySlot,
     /// A key of an earlier attempt that came to nothing: it is on disk already.
-    pub pending_key: Option<PendingKey>,
-    /// How the server is verified.
-    pub trust: ServerTrust,
+    pub(super) pending_key: Option<PendingKey>,
+    /// How the server is verified: the bundle that is held, or what the sources are going to give.
+    pub(super) trust: Fetching,
+    /// An SVID that is lost can be made good by another attestation.
+    pub(super) may_attest_again: bool,
     /// The agent's trust domain.
-    pub trust_domain: TrustDomain,
+    pub(super) trust_domain: TrustDomain,
     /// The way in.
-    pub node: Rc<dyn NodeAttestor>,
+    pub(super) node: Rc<dyn NodeAttestor>,
     /// The server.
-    pub server: Rc<dyn ServerApi>,
+    pub(super) server: Rc<dyn ServerApi>,
     /// Disk state.
-    pub store: StoreHandle,
+    pub(super) store: StoreHandle,
     /// For validity.
-    pub clock: Clock,
+    pub(super) clock: Clock,
+    /// For the gaps between questions for a bundle.
+    pub(super) random: Random,
 }
 
 /// A key that waits for its certificate.
 #[derive(Debug, Clone)]
-pub struct PendingKey {
+pub(super) struct PendingKey {
     /// Where it is stored.
-    pub slot: KeySlot,
+    pub(super) slot: KeySlot,
     /// The key.
-    pub key: Arc<PrivateKey>,
+    pub(super) key: Arc<PrivateKey>,
 }
 
 /// What an attempt brought.
 #[derive(Debug)]
-pub struct Granted {
+pub(super) struct Granted {
     /// How it was got.
-    pub way: Way,
+    pub(super) way: Way,
     /// Certificate and key, both on disk unless `write_error` says otherwise.
-    pub svid: Arc<X509Svid>,
+    pub(super) svid: Arc<X509Svid>,
     /// Where the key is.
-    pub slot: KeySlot,
+    pub(super) slot: KeySlot,
     /// Whether the agent renews by attesting again; a renewal does not say.
-    pub reattestable: Option<bool>,
+    pub(super) reattestable: Option<bool>,
+    /// The bundle that the server was verified by; none with `insecure_bootstrap`.
+    pub(super) vouching: Option<Arc<Bundle>>,
     /// The newest bundle, where one was fetched.
-    pub bundle: Option<Arc<Bundle>>,
+    pub(super) bundle: Option<Arc<Bundle>>,
     /// That bundle could not be stored.
-    pub bundle_is_unsaved: bool,
+    pub(super) bundle_is_unsaved: bool,
     /// The SVID could not be stored after an attestation; the server has dropped the one before, so it is used from memory.
-    pub write_error: Option<StoreError>,
+    pub(super) write_error: Option<StoreError>,
+    /// How long the attestation took, most of it in the server's queue.
+    pub(super) queued: Duration,
 }
 
 /// Why an attempt came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AttemptError {
+pub(super) enum AttemptError {
+    /// There is no bundle to verify the server by.
+    #[error(transparent)]
+    Bundle(#[from] BundleSourceError),
     /// The server did not answer, or refused.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -91,16 +107,18 @@ pub enum AttemptError {
 }
 
 impl AttemptError {
-    /// Whether the server says that the agent is banned.
-    pub fn is_banned(&self) -> bool {
-        matches!(self, Self::Server(error) if error.disposition() == Disposition::Banned)
-    }
-}
-
-impl AttemptError {
     /// Whether the server wants the agent to attest instead of renewing.
-    pub fn asks_for_attestation(&self) -> bool {
+    pub(super) fn asks_for_attestation(&self) -> bool {
         matches!(self, Self::Server(error) if error.disposition() == Disposition::Reattest)
+    }
+
+    /// As the server would have said it.
+    pub(super) fn as_server_error(&self) -> ServerError {
+        if let Self::Server(error) = self {
+            error.clone()
+        } else {
+            ServerError::Proof(self.to_string())
+        }
     }
 }
 
@@ -112,26 +130,34 @@ impl From<MailboxError> for AttemptError {
 
 impl Attempt {
     /// Runs it. The pending key is handed back for the next attempt unless it got its certificate.
-    pub async fn run(mut self) -> (Result<Granted, AttemptError>, Option<PendingKey>) {
-        let pending = match self.stored_key().await {
+    pub(super) async fn run(mut self) -> (Result<Granted, AttemptError>, Option<PendingKey>) {
+        let known = self
+            .pending_key
+            .take()
+            .filter(|pending| pending.slot == self.slot);
+        let trust = std::mem::replace(
+            &mut self.trust,
+            Box::pin(ready(Err(BundleSourceError::NoBundle))),
+        );
+        let trust = match trust.await {
+            Ok(trust) => trust,
+            Err(error) => return (Err(error.into()), known),
+        };
+        let pending = match self.stored_key(known).await {
             Ok(pending) => pending,
             Err(error) => return (Err(error), None),
         };
         let outcome = match self.way {
-            Way::Attest => self.attest(&pending).await,
-            Way::Renew => self.renew(&pending).await,
+            Way::Attest => self.attest(&pending, trust).await,
+            Way::Renew => self.renew(&pending, trust).await,
         };
         let left = if outcome.is_ok() { None } else { Some(pending) };
         (outcome, left)
     }
 
     /// The new key is on disk before the server is asked: if that fails nothing is asked and the old credential stays good.
-    async fn stored_key(&mut self) -> Result<PendingKey, AttemptError> {
-        if let Some(pending) = self
-            .pending_key
-            .take()
-            .filter(|pending| pending.slot == self.slot)
-        {
+    async fn stored_key(&self, known: Option<PendingKey>) -> Result<PendingKey, AttemptError> {
+        if let Some(pending) = known {
             return Ok(pending);
         }
         let key = Arc::new(PrivateKey::generate(KeyType::EcP256)?);
@@ -148,53 +174,77 @@ impl Attempt {
         })
     }
 
-    async fn attest(&self, pending: &PendingKey) -> Result<Granted, AttemptError> {
+    /// The server drops the SVID before this one as soon as it has answered: whatever fails from then on must not cost the new one
+    /// (weakness W10).
+    async fn attest(
+        &mut self,
+        pending: &PendingKey,
+        trust: ServerTrust,
+    ) -> Result<Granted, AttemptError> {
         let proof = Rc::clone(&self.node)
             .prepare()
             .await
             .map_err(|error| ServerError::Proof(error.to_string()))?;
-        if let ServerTrust::Insecure = self.trust {
-            tracing::warn!("Insecure bootstrap enabled; skipping server certificate verification");
-        }
         let csr = pending.key.certificate_request(None)?;
+        let asked = self.clock.now().boot;
         let attestation = Rc::clone(&self.server)
-            .attest(self.trust.clone(), proof, csr)
+            .attest(trust.clone(), proof, csr)
             .await?;
-        let svid = lifecycle::accept(
+        let queued = self.clock.now().boot.saturating_sub(asked);
+        let reattestable = attestation.reattestable;
+        let svid = Arc::new(lifecycle::accept(
             attestation.chain,
             Arc::clone(&pending.key),
             &self.trust_domain,
             self.clock.wall(),
-        )?;
-        let svid = Arc::new(svid);
-        let now = self.clock.wall().max(svid.leaf().not_before());
-        // The server has dropped the SVID before this one: whatever fails from here on must not cost the new one (weakness W10). Only one that
-        // no known bundle vouches for waits for the newest bundle: on disk it would be of no use without.
-        let is_vouched_for = match &self.trust {
-            ServerTrust::Bundle(known) => known.verify(svid.chain(), now).is_ok(),
-            ServerTrust::Insecure => false,
+        )?);
+        let vouching = match &trust {
+            ServerTrust::Bundle(bundle) => Some(Arc::clone(bundle)),
+            ServerTrust::Insecure => None,
         };
+        let now = self.clock.wall().max(svid.leaf().not_before());
+        let known = vouching
+            .as_ref()
+            .filter(|known| known.verify(svid.chain(), now).is_ok());
+        // An SVID without a bundle that vouches for it is of no use to the next start. Where another can be had, it waits for the bundle.
         let mut write_error = None;
-        if is_vouched_for {
-            write_error = self.store_svid(&svid, attestation.reattestable).await?;
+        let is_stored = known.is_some() || !(reattestable && self.may_attest_again);
+        if is_stored {
+            let authorities = known.map(|known| known.certificates());
+            write_error = self.store_svid(&svid, reattestable, authorities).await?;
         }
-        let bundle = self.bundle_after_attestation().await?;
+        let newest = self.newest_bundle(&trust, &svid, known.is_some()).await?;
+        let bundle = match newest {
+            None => None,
+            Some(bundle) => match bundle.verify(svid.chain(), now) {
+                Ok(()) => Some(bundle),
+                Err(error) if known.is_some() => {
+                    tracing::error!(%error, "The server's bundle does not vouch for the SVID that it granted; the known bundle is kept");
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
         let mut bundle_is_unsaved = false;
         if let Some(bundle) = &bundle {
-            bundle.verify(svid.chain(), now)?;
-            bundle_is_unsaved = !self.store_bundle(bundle).await?;
-        }
-        if !is_vouched_for {
-            write_error = self.store_svid(&svid, attestation.reattestable).await?;
+            if is_stored {
+                bundle_is_unsaved = !self.store_bundle(bundle).await?;
+            } else {
+                let authorities = Some(bundle.certificates());
+                write_error = self.store_svid(&svid, reattestable, authorities).await?;
+                bundle_is_unsaved = write_error.is_some();
+            }
         }
         Ok(Granted {
             way: Way::Attest,
             svid,
             slot: self.slot,
-            reattestable: Some(attestation.reattestable),
+            reattestable: Some(reattestable),
+            vouching,
             bundle,
             bundle_is_unsaved,
             write_error,
+            queued,
         })
     }
 
@@ -216,6 +266,7 @@ impl Attempt {
         &self,
         svid: &X509Svid,
         reattestable: bool,
+        bundle: Option<Vec<Certificate>>,
     ) -> Result<Option<StoreError>, AttemptError> {
         Ok(self
             .store
@@ -223,27 +274,45 @@ impl Attempt {
             .send(SaveSvid {
                 chain: svid.chain().to_vec(),
                 reattestable,
+                bundle,
             })
             .await?
             .err())
     }
 
-    /// The newest bundle. Where it cannot be had, the one that vouches for the SVID goes on doing so.
-    async fn bundle_after_attestation(&self) -> Result<Option<Arc<Bundle>>, AttemptError> {
-        let fetched = Rc::clone(&self.server)
-            .bootstrap_bundle(self.trust.clone())
-            .await;
-        match (fetched, &self.trust) {
-            (Ok(bundle), _) => Ok(Some(Arc::new(bundle))),
-            (Err(error), ServerTrust::Bundle(_)) => {
-                tracing::warn!(%error, "Bundle not fetched after the attestation; the known one is kept");
-                Ok(None)
+    /// The newest bundle. Where it cannot be had, a known one that vouches for the SVID goes on doing so; without one the server is asked
+    /// until the SVID ends, because the SVID is of no use without.
+    async fn newest_bundle(
+        &mut self,
+        trust: &ServerTrust,
+        svid: &X509Svid,
+        is_known: bool,
+    ) -> Result<Option<Arc<Bundle>>, AttemptError> {
+        let mut gaps = Backoff::new(RETRY_INITIAL, RETRY_CAP);
+        loop {
+            let fetched = Rc::clone(&self.server).bootstrap_bundle(trust.clone());
+            let error = match fetched.await {
+                Ok(bundle) => return Ok(Some(Arc::new(bundle))),
+                Err(error) if is_known => {
+                    tracing::warn!(%error, "Bundle not fetched after the attestation; the known one is kept");
+                    return Ok(None);
+                }
+                Err(error) => error,
+            };
+            let gap = gaps.next(&mut self.random);
+            if self.clock.now().until(svid.not_after()) <= gap {
+                return Err(error.into());
             }
-            (Err(error), ServerTrust::Insecure) => Err(error.into()),
+            tracing::warn!(%error, retry_in = format!("{:.1}s", gap.as_secs_f64()), "Attested, but there is no bundle yet");
+            tokio::time::sleep(gap).await;
         }
     }
 
-    async fn renew(&self, pending: &PendingKey) -> Result<Granted, AttemptError> {
+    async fn renew(
+        &self,
+        pending: &PendingKey,
+        trust: ServerTrust,
+    ) -> Result<Granted, AttemptError> {
         let csr = pending.key.certificate_request(None)?;
         let chain = Rc::clone(&self.server).renew(csr).await?;
         let now = self.clock.wall();
@@ -253,12 +322,12 @@ impl Attempt {
             &self.trust_domain,
             now,
         )?);
-        let ServerTrust::Bundle(bundle) = &self.trust else {
+        let ServerTrust::Bundle(bundle) = trust else {
             return Err(ServerError::NotAttested.into());
         };
         bundle.verify(svid.chain(), now.max(svid.leaf().not_before()))?;
         // The old SVID stays good until the new one is used for the first time: without a stored copy it is not used.
-        if let Some(error) = self.store_svid(&svid, false).await? {
+        if let Some(error) = self.store_svid(&svid, false, None).await? {
             return Err(error.into());
         }
         Ok(Granted {
@@ -266,9 +335,11 @@ impl Attempt {
             svid,
             slot: self.slot,
             reattestable: None,
+            vouching: Some(bundle),
             bundle: None,
             bundle_is_unsaved: false,
             write_error: None,
+            queued: Duration::ZERO,
         })
     }
 }

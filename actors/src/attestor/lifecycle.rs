@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::arrival::Arrival;
 use crate::backoff::Backoff;
 use crate::bundle::Bundle;
 use crate::clock::Now;
 use crate::keys::PrivateKey;
 use crate::random::Random;
 use crate::rotation::{RETRY_CAP, RETRY_INITIAL, retry_wait};
-use crate::server::{Disposition, ServerError};
+use crate::server::{DeniedReason, Disposition, ServerError};
 use crate::spiffe_id::{SpiffeId, TrustDomain};
 use crate::store::{KeySlot, StoredIdentity};
 use crate::svid::{Certificate, CertificateError, X509Svid};
@@ -18,6 +19,12 @@ use crate::svid::{Certificate, CertificateError, X509Svid};
 const EXPIRY_SKEW: Duration = Duration::from_secs(1);
 /// Gaps between attestations because of rejections grow to this (design 4).
 const REJECTION_GAP_CAP: Duration = Duration::from_mins(5);
+/// How long a join token that the server refuses is tried again (design D4).
+const TOKEN_PATIENCE: Duration = Duration::from_mins(1);
+/// An SVID that is not active any more this soon after its attestation was ended by another attestation.
+const SOON: Duration = Duration::from_mins(5);
+/// So many of those in one series are no accident.
+const CLONES_BELIEVED: u32 = 3;
 /// Every agent ID begins with this path (SPIRE convention).
 const AGENT_PATH: &str = "/spire/agent/";
 
@@ -56,13 +63,33 @@ pub enum Way {
 pub enum AfterFailure {
     /// Try again after this wait.
     Retry(Duration),
-    /// Nothing can help: end with this reason (design D4).
-    Exit(String),
+    /// Nothing the agent can do will help: it ends once it serves nobody any more, and tries on until then (design D4).
+    Hopeless(Duration),
+    /// The agent is banned: it ends (design D5).
+    Banned,
+}
+
+/// What an attempt that failed was to replace.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempted {
+    /// How it was tried.
+    pub way: Way,
+    /// What is left of the SVID that is held; none = nothing is held.
+    pub left: Option<Duration>,
+    /// The server is known not to take that SVID.
+    pub is_rejected: bool,
+    /// The configured way in may be taken again (a join token is spent).
+    pub may_attest_again: bool,
 }
 
 /// Retries of attestation and rotation.
 #[derive(Debug)]
-pub struct Retries(Backoff);
+pub struct Retries {
+    backoff: Backoff,
+    arrival: Arrival,
+    /// Boot time of the first refusal of a join token.
+    token_refused: Option<Duration>,
+}
 
 /// Attestations because the server rejected the SVID: a server that grants SVIDs and rejects them at once (a lagging replica, two agents with
 /// one leaf) is not asked without end.
@@ -73,6 +100,8 @@ pub struct Rejections {
     not_before: Duration,
     /// Boot time from which on an accepted SVID ends the series.
     series_until: Duration,
+    /// How often in this series an SVID was ended by another attestation.
+    ended_by_others: u32,
 }
 
 impl Default for Rejections {
@@ -81,6 +110,7 @@ impl Default for Rejections {
             gaps: Backoff::new(RETRY_INITIAL, REJECTION_GAP_CAP),
             not_before: Duration::ZERO,
             series_until: Duration::ZERO,
+            ended_by_others: 0,
         }
     }
 }
@@ -100,11 +130,24 @@ impl Rejections {
         self.series_until = now.boot + 2 * REJECTION_GAP_CAP;
     }
 
+    /// The server does not take an SVID that was attested `age` ago. Tells, once in a series, that another agent must be coming in with the same
+    /// evidence: each attestation of one ends the SVID of the other.
+    pub fn reveals_clone(&mut self, reason: Option<DeniedReason>, age: Duration) -> bool {
+        if reason != Some(DeniedReason::AgentNotActive) || age > SOON {
+            return false;
+        }
+        self.ended_by_others += 1;
+        self.ended_by_others == CLONES_BELIEVED
+    }
+
     /// The server has accepted the SVID. That ends a series only when it has lasted: two agents with one leaf are accepted in turn.
-    pub fn accepted(&mut self, now: Now) {
-        if now.boot >= self.series_until {
+    /// Tells whether it has.
+    pub fn accepted(&mut self, now: Now) -> bool {
+        let has_lasted = now.boot >= self.series_until;
+        if has_lasted {
             *self = Self::default();
         }
+        has_lasted
     }
 }
 
@@ -225,32 +268,75 @@ fn is_agent_of(id: &SpiffeId, trust_domain: &TrustDomain) -> bool {
 
 impl Default for Retries {
     fn default() -> Self {
-        Self(Backoff::new(RETRY_INITIAL, RETRY_CAP))
+        Self {
+            backoff: Backoff::new(RETRY_INITIAL, RETRY_CAP),
+            arrival: Arrival::default(),
+            token_refused: None,
+        }
     }
 }
 
 impl Retries {
-    /// An attempt succeeded: the next failure waits the first step again.
+    /// An SVID is in use: the next failure waits the first step again.
     pub fn reset(&mut self) {
-        self.0.reset();
+        self.backoff.reset();
+        self.token_refused = None;
     }
 
-    /// What follows a failed attempt. `held` is the SVID that it was to replace. An agent without a valid SVID that is denied has nothing to
-    /// wait for (design D4); in every other case it tries for ever (design D2).
+    /// An attestation was admitted `queued` after it was asked for.
+    pub fn admitted(&mut self, queued: Duration) {
+        self.arrival.admitted(queued);
+    }
+
+    /// When an SVID is replaced for which `at` was drawn: the queue that was seen last must fit in before. Renewals do not queue.
+    pub fn rotation(&self, at: SystemTime, leaf: &Certificate, reattestable: bool) -> SystemTime {
+        let lifetime = leaf.not_after().duration_since(leaf.not_before());
+        if reattestable {
+            self.arrival
+                .ahead_of_queue(at, lifetime.unwrap_or_default())
+        } else {
+            at
+        }
+    }
+
+    /// What follows a failed attempt. An agent without a valid SVID whose attestation is denied, or whose token stays refused for a minute, has
+    /// nothing to wait for, nor has one whose SVID has ended and that cannot attest again (design D4); in every other case it tries for ever
+    /// (design D2).
     pub fn after(
         &mut self,
         error: &ServerError,
-        held: Option<&X509Svid>,
+        attempted: Attempted,
         now: Now,
         random: &mut Random,
     ) -> AfterFailure {
-        let left = held.map(|svid| now.until(svid.not_after()));
-        let holds_valid = left.is_some_and(|left| !left.is_zero());
-        let denied = error.code() == Some(tonic::Code::PermissionDenied);
-        if error.disposition() == Disposition::Banned || (denied && !holds_valid) {
-            return AfterFailure::Exit(error.to_string());
+        if error.disposition() == Disposition::Banned {
+            return AfterFailure::Banned;
         }
-        AfterFailure::Retry(retry_wait(self.0.next(random), left))
+        if Arrival::is_crowded(error) {
+            let left = attempted.left;
+            let wait = self.arrival.wait(random);
+            return AfterFailure::Retry(retry_wait(wait, left.filter(|left| !left.is_zero())));
+        }
+        let wait = retry_wait(self.backoff.next(random), attempted.left);
+        let holds_valid =
+            attempted.left.is_some_and(|left| !left.is_zero()) && !attempted.is_rejected;
+        let is_hopeless = !holds_valid
+            && match attempted.way {
+                Way::Attest => match error.code() {
+                    Some(tonic::Code::PermissionDenied) => true,
+                    Some(tonic::Code::InvalidArgument) if !attempted.may_attest_again => {
+                        let since = *self.token_refused.get_or_insert(now.boot);
+                        now.boot.saturating_sub(since) + wait > TOKEN_PATIENCE
+                    }
+                    _ => false,
+                },
+                Way::Renew => !attempted.may_attest_again,
+            };
+        if is_hopeless {
+            AfterFailure::Hopeless(wait)
+        } else {
+            AfterFailure::Retry(wait)
+        }
     }
 }
 

@@ -102,6 +102,11 @@ impl BundleSourceError {
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Unusable { .. })
     }
+
+    /// Whether a local file is missing: somebody has to put it there.
+    pub fn is_of_a_file(&self) -> bool {
+        matches!(self, Self::Unreadable { .. })
+    }
 }
 
 impl BundleSource {

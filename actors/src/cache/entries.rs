@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::index::SelectorIndex;
 use super::view::{Identity, View, Waiting, WorkloadUpdate};
 use super::{CacheFacts, Due, Renewals, Signed};
-use crate::bundle::Bundle;
+use crate::bundle::{Bundle, VerifyError};
 use crate::entry::{Entry, EntryId, EntrySync, KnownEntries};
 use crate::rotation::Renewal;
 use crate::selector::SelectorSet;
@@ -195,12 +195,15 @@ impl Entries {
     }
 
     /// Takes new bundles; drops those of domains that no entry names any more.
-    pub fn apply_bundles(&mut self, bundles: Vec<Arc<Bundle>>) -> Changes {
+    pub fn apply_bundles(&mut self, bundles: Vec<Arc<Bundle>>, now: SystemTime) -> Changes {
         let mut changed: BTreeSet<TrustDomain> = BTreeSet::new();
         for bundle in bundles {
             let domain = bundle.trust_domain.clone();
             if self.bundles.get(&domain) != Some(&bundle) {
                 tracing::debug!(trust_domain_id = %domain.id_string(), "Bundle updated");
+                if domain == self.own {
+                    self.replace_unverifiable(&bundle, now);
+                }
                 self.bundles.insert(domain.clone(), bundle);
                 changed.insert(domain);
             }
@@ -224,6 +227,29 @@ impl Entries {
             everybody: changed.contains(&self.own),
             selectors,
         }
+    }
+
+    /// SVIDs that lead to no authority of the own bundle any more are due at once; until then they are better than none.
+    fn replace_unverifiable(&mut self, own: &Bundle, now: SystemTime) {
+        for record in self.records.values_mut() {
+            if let Holding::Held { svid, .. } = &record.holding
+                && own.verify(svid.chain(), now.max(svid.leaf().not_before()))
+                    == Err(VerifyError::UnknownAuthority)
+            {
+                record.holding = Holding::Outdated {
+                    svid: Arc::clone(svid),
+                    entry: Arc::clone(&record.entry),
+                };
+            }
+        }
+    }
+
+    /// When the last of the SVIDs that are held ends; none = nobody is served.
+    pub fn last_end(&self) -> Option<SystemTime> {
+        self.records
+            .values()
+            .filter_map(|record| Some(record.holding.svid()?.not_after()))
+            .max()
     }
 
     /// The own trust domain's bundle.

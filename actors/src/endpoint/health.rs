@@ -3,11 +3,15 @@
 use proto::grpc::health::v1 as api;
 use proto::grpc::health::v1::health_check_response::ServingStatus;
 use proto::grpc::health::v1::health_server::Health;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
 use crate::readiness::{Phase, ReadinessReader};
 
 use super::status::Refusal;
+
+/// Metadata of the answer, once for each [`Trouble`](crate::readiness::Trouble): callers are served, but an operator should look.
+const TROUBLE: &str = "edge-agent-trouble";
 
 /// The service; reads what attestor and synchronizer say.
 #[derive(Debug)]
@@ -33,13 +37,19 @@ impl Health for HealthApi {
         if !request.get_ref().service.is_empty() {
             return Err(Refusal::PerServiceHealth.into());
         }
-        let status = match self.readiness.borrow().phase {
+        let readiness = self.readiness.borrow();
+        let status = match readiness.phase {
             Phase::Ready => ServingStatus::Serving,
             Phase::Attesting(_) | Phase::Syncing(_) => ServingStatus::NotServing,
         };
-        Ok(Response::new(api::HealthCheckResponse {
+        let mut answer = Response::new(api::HealthCheckResponse {
             status: status.into(),
-        }))
+        });
+        for trouble in readiness.troubles.keys() {
+            let name = MetadataValue::from_static(trouble.name());
+            answer.metadata_mut().append(TROUBLE, name);
+        }
+        Ok(answer)
     }
 
     async fn watch(

@@ -123,9 +123,11 @@ impl State {
         data_dir: &Path,
         chain: Vec<Certificate>,
         reattestable: bool,
+        bundle: Option<Vec<Certificate>>,
     ) -> Result<(), StoreError> {
         let mut data = self.data.clone();
         data.svid = chain;
+        data.bundle = bundle.unwrap_or(data.bundle);
         data.reattestable = reattestable;
         data.attested();
         self.replace(data_dir, data)

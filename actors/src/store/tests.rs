@@ -128,6 +128,7 @@ async fn what_is_saved_is_loaded_again() {
         .send(SaveSvid {
             chain: vec![identity.certificate.clone()],
             reattestable: true,
+            bundle: None,
         })
         .await
         .unwrap()
@@ -184,6 +185,7 @@ async fn a_write_before_any_load_loses_nothing() {
         .send(SaveSvid {
             chain: vec![identity.certificate.clone()],
             reattestable: true,
+            bundle: None,
         })
         .await
         .unwrap()
@@ -211,7 +213,12 @@ fn the_data_file_is_one_line_as_go_writes_it() {
     let (mut state, _) = room.load().unwrap();
 
     state
-        .save_svid(&room.data_dir, vec![identity.certificate.clone()], true)
+        .save_svid(
+            &room.data_dir,
+            vec![identity.certificate.clone()],
+            true,
+            None,
+        )
         .unwrap();
 
     let pem = base64_of_pem(&identity.certificate);
@@ -257,7 +264,12 @@ fn bootstrap_progress_of_the_reference_is_kept_until_the_agent_is_attested() {
         .unwrap();
     let before = fs::read_to_string(room.data()).unwrap();
     state
-        .save_svid(&room.data_dir, vec![identity.certificate.clone()], true)
+        .save_svid(
+            &room.data_dir,
+            vec![identity.certificate.clone()],
+            true,
+            None,
+        )
         .unwrap();
     let after = fs::read_to_string(room.data()).unwrap();
 
@@ -513,7 +525,12 @@ fn the_same_content_is_not_written_twice() {
     let directory = room.keys_dir.clone().unwrap();
     let save = |state: &mut State| {
         state
-            .save_svid(&room.data_dir, vec![identity.certificate.clone()], true)
+            .save_svid(
+                &room.data_dir,
+                vec![identity.certificate.clone()],
+                true,
+                None,
+            )
             .unwrap();
         state
             .save_key(&directory, KeySlot::A, Arc::clone(&identity.key))
@@ -590,7 +607,12 @@ fn a_forgotten_svid_leaves_bundle_and_keys() {
         )
         .unwrap();
     state
-        .save_svid(&room.data_dir, vec![identity.certificate.clone()], true)
+        .save_svid(
+            &room.data_dir,
+            vec![identity.certificate.clone()],
+            true,
+            None,
+        )
         .unwrap();
     state
         .save_bundle(&room.data_dir, vec![identity.certificate.clone()])

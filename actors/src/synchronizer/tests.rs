@@ -76,11 +76,13 @@ async fn world_with(sync_interval: Duration, prepare: impl FnOnce(&ScriptedServe
     .start();
     let (rejected, seen) = Probe::start_new();
     let (accepted, _) = Probe::start_new();
+    let (unknown, _) = Probe::start_new();
     let (bundle, _) = Probe::start_new();
     synchronizer
         .send(ReportTo {
             rejected,
             accepted,
+            unknown,
             bundle,
         })
         .await

@@ -174,6 +174,17 @@ impl ScriptedServer {
             .unwrap_or_else(|| self.ca.borrow().bundle(TRUST_DOMAIN))
     }
 
+    fn is_trusted_by(&self, trust: &ServerTrust) -> bool {
+        let ca = self.ca.borrow();
+        match trust {
+            ServerTrust::Insecure => true,
+            ServerTrust::Bundle(bundle) => bundle
+                .x509_authorities()
+                .iter()
+                .any(|authority| authority.certificate == *ca.certificate()),
+        }
+    }
+
     fn enter(&self, call: Call) -> Result<(), ServerError> {
         self.log.borrow_mut().push((call, self.clock.now().boot));
         let mut faults = self.faults.borrow_mut();
@@ -216,10 +227,15 @@ impl ScriptedServer {
 impl ServerApi for ScriptedServer {
     fn attest(
         self: Rc<Self>,
-        _: ServerTrust,
+        trust: ServerTrust,
         _: Box<dyn Proof>,
         csr: Vec<u8>,
     ) -> Reply<Attestation> {
+        if !self.is_trusted_by(&trust) {
+            return Box::pin(ready(Err(ServerError::UnknownAuthority {
+                peer: "server.test:8081".into(),
+            })));
+        }
         let answer = self.enter(Call::Attest).map(|()| Attestation {
             chain: self.issue(
                 &csr,

@@ -200,42 +200,120 @@ fn a_granted_svid_is_checked_against_key_name_and_date() {
     }
 }
 
+const NOTHING_HELD: Attempted = Attempted {
+    way: Way::Attest,
+    left: None,
+    is_rejected: false,
+    may_attest_again: true,
+};
+
+fn at(seconds: u64) -> Now {
+    Now {
+        wall: epoch(),
+        boot: Duration::from_secs(seconds),
+    }
+}
+
 #[test]
-fn only_an_agent_without_a_valid_svid_ends_when_it_is_denied() {
-    let svid = Ca::new(epoch()).svid(AGENT, epoch(), epoch() + hours(1));
+fn d04_only_an_agent_without_a_valid_svid_gives_up_when_it_is_denied() {
     let denied = status(tonic::Code::PermissionDenied, None);
+    let later = status(tonic::Code::ResourceExhausted, None);
+    let invalid = status(tonic::Code::InvalidArgument, None);
+    let unknown = ServerError::UnknownAuthority {
+        peer: "127.0.0.1:1".into(),
+    };
+    let valid = Attempted {
+        left: Some(hours(1)),
+        ..NOTHING_HELD
+    };
+    let expired = Attempted {
+        left: Some(Duration::ZERO),
+        ..NOTHING_HELD
+    };
+    let rejected = Attempted {
+        is_rejected: true,
+        ..valid
+    };
+    let renewing = |of: Attempted| Attempted {
+        way: Way::Renew,
+        may_attest_again: false,
+        ..of
+    };
+    let table = [
+        ("denied, no SVID", &denied, NOTHING_HELD, true),
+        ("denied, expired SVID", &denied, expired, true),
+        ("denied, rejected SVID", &denied, rejected, true),
+        ("denied, valid SVID", &denied, valid, false),
+        ("later, no SVID", &later, NOTHING_HELD, false),
+        ("x509pop called invalid", &invalid, NOTHING_HELD, false),
+        ("unknown authority, no SVID", &unknown, NOTHING_HELD, false),
+        (
+            "renewal denied, valid SVID",
+            &denied,
+            renewing(valid),
+            false,
+        ),
+        (
+            "renewal of an expired SVID",
+            &unknown,
+            renewing(expired),
+            true,
+        ),
+    ];
+
+    for (name, error, attempted, gives_up) in table {
+        let outcome = Retries::default().after(error, attempted, at(0), &mut Random::from_seed(1));
+        assert_eq!(
+            matches!(outcome, AfterFailure::Hopeless(_)),
+            gives_up,
+            "{name}: {outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn a_ban_ends_every_agent() {
     let banned = status(
         tonic::Code::PermissionDenied,
         Some(DeniedReason::AgentBanned),
     );
-    let later = status(tonic::Code::ResourceExhausted, None);
-    let unknown = ServerError::UnknownAuthority {
-        peer: "127.0.0.1:1".into(),
-    };
-    let (before, after) = (Some((&svid, hours(0))), Some((&svid, hours(2))));
-    let table = [
-        ("denied, no SVID", &denied, None, true),
-        ("denied, expired SVID", &denied, after, true),
-        ("denied, valid SVID", &denied, before, false),
-        ("banned, valid SVID", &banned, before, true),
-        ("later, no SVID", &later, None, false),
-        ("unknown authority, no SVID", &unknown, None, false),
-    ];
-
-    for (name, error, held, exits) in table {
-        let elapsed = held.map_or(hours(0), |(_, elapsed)| elapsed);
-        let now = Now {
-            wall: epoch() + elapsed,
-            boot: elapsed,
+    for left in [None, Some(hours(1))] {
+        let attempted = Attempted {
+            left,
+            ..NOTHING_HELD
         };
-        let outcome = Retries::default().after(
-            error,
-            held.map(|(svid, _)| svid),
-            now,
-            &mut Random::from_seed(1),
-        );
-        assert_eq!(matches!(outcome, AfterFailure::Exit(_)), exits, "{name}");
+        let outcome =
+            Retries::default().after(&banned, attempted, at(0), &mut Random::from_seed(1));
+        assert_eq!(outcome, AfterFailure::Banned);
     }
+}
+
+#[test]
+fn d04_a_refused_token_is_tried_for_a_minute_and_only_without_a_valid_svid() {
+    let refused = status(tonic::Code::InvalidArgument, None);
+    let token = Attempted {
+        may_attest_again: false,
+        ..NOTHING_HELD
+    };
+    let valid = Attempted {
+        left: Some(hours(1)),
+        ..token
+    };
+    let (mut retries, mut random, mut now) = (Retries::default(), Random::from_seed(4), 0);
+
+    let gave_up_at = loop {
+        match retries.after(&refused, token, at(now), &mut random) {
+            AfterFailure::Retry(wait) => now += wait.as_secs(),
+            AfterFailure::Hopeless(_) => break now,
+            AfterFailure::Banned => panic!("banned"),
+        }
+    };
+
+    assert!((30..=60).contains(&gave_up_at), "{gave_up_at}");
+    assert!(matches!(
+        retries.after(&refused, valid, at(now + 600), &mut random),
+        AfterFailure::Retry(_)
+    ));
 }
 
 #[test]
@@ -245,13 +323,9 @@ fn retries_grow_from_five_seconds_to_two_minutes_and_start_again_after_a_success
     let error = ServerError::UnknownAuthority {
         peer: "127.0.0.1:1".into(),
     };
-    let now = Now {
-        wall: epoch(),
-        boot: Duration::ZERO,
-    };
-    let mut wait = || match retries.after(&error, None, now, &mut random) {
+    let mut wait = || match retries.after(&error, NOTHING_HELD, at(0), &mut random) {
         AfterFailure::Retry(wait) => wait.as_secs_f64(),
-        AfterFailure::Exit(reason) => panic!("{reason}"),
+        other => panic!("{other:?}"),
     };
 
     let waits: Vec<f64> = (0..12).map(|_| wait()).collect();
@@ -261,8 +335,24 @@ fn retries_grow_from_five_seconds_to_two_minutes_and_start_again_after_a_success
     assert!(waits[11] > 107.0 && waits[11] < 133.0, "{waits:?}");
     retries.reset();
     assert!(
-        matches!(retries.after(&error, None, now, &mut random), AfterFailure::Retry(wait) if wait < Duration::from_secs(6))
+        matches!(retries.after(&error, NOTHING_HELD, at(0), &mut random), AfterFailure::Retry(wait) if wait < Duration::from_secs(6))
     );
+}
+
+#[test]
+fn the_third_svid_in_a_row_that_another_attestation_ended_reveals_a_clone_once() {
+    let mut rejections = Rejections::default();
+    let not_active = Some(DeniedReason::AgentNotActive);
+    let soon = Duration::from_secs(20);
+
+    let evicted = rejections.reveals_clone(Some(DeniedReason::AgentNotAttested), soon);
+    let late = rejections.reveals_clone(not_active, hours(1));
+    let in_turn: Vec<bool> = (0..5)
+        .map(|_| rejections.reveals_clone(not_active, soon))
+        .collect();
+
+    assert!(!evicted && !late);
+    assert_eq!(in_turn, [false, false, true, false, false]);
 }
 
 #[test]

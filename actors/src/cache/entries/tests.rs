@@ -18,7 +18,7 @@ fn world(prefetch_limit: usize) -> World {
     let now = epoch();
     let ca = Ca::new(now);
     let mut entries = Entries::new(TrustDomain::parse(TRUST_DOMAIN).unwrap(), prefetch_limit);
-    entries.apply_bundles(vec![Arc::new(ca.bundle(TRUST_DOMAIN))]);
+    entries.apply_bundles(vec![Arc::new(ca.bundle(TRUST_DOMAIN))], epoch());
     World { entries, ca, now }
 }
 
@@ -434,9 +434,10 @@ fn federated_bundles_come_with_the_identities_that_name_them() {
     world.sign(&web, minutes(60));
     world.sign(&entry("plain", 1001), minutes(60));
 
-    let changes = world
-        .entries
-        .apply_bundles(vec![Arc::new(Ca::new(world.now).bundle("other.test"))]);
+    let changes = world.entries.apply_bundles(
+        vec![Arc::new(Ca::new(world.now).bundle("other.test"))],
+        world.now,
+    );
 
     assert!(changes.concern(&uid_selectors(1000)) && !changes.concern(&uid_selectors(1001)));
     let federated = |uid| match world.view(uid, None) {
@@ -454,13 +455,14 @@ fn a_bundle_that_no_entry_names_any_more_is_dropped_and_the_own_one_never() {
         ..entry("web", 1000)
     };
     world.sync([web]);
-    world
-        .entries
-        .apply_bundles(vec![Arc::new(Ca::new(world.now).bundle("other.test"))]);
+    world.entries.apply_bundles(
+        vec![Arc::new(Ca::new(world.now).bundle("other.test"))],
+        world.now,
+    );
     assert_eq!(world.entries.bundles.len(), 2);
 
     world.sync([entry("web", 1000)]);
-    world.entries.apply_bundles(Vec::new());
+    world.entries.apply_bundles(Vec::new(), world.now);
 
     assert_eq!(world.entries.bundles.len(), 1);
     assert!(world.entries.own_bundle().is_some());
@@ -475,10 +477,11 @@ fn only_those_concerned_hear_of_a_change() {
     let signed = world.sign(&web, minutes(60));
     let unchanged = world
         .entries
-        .apply_bundles(vec![Arc::new(world.ca.bundle(TRUST_DOMAIN))]);
-    let rotated = world
-        .entries
-        .apply_bundles(vec![Arc::new(Ca::new(world.now).bundle(TRUST_DOMAIN))]);
+        .apply_bundles(vec![Arc::new(world.ca.bundle(TRUST_DOMAIN))], world.now);
+    let rotated = world.entries.apply_bundles(
+        vec![Arc::new(Ca::new(world.now).bundle(TRUST_DOMAIN))],
+        world.now,
+    );
 
     for changes in [created, signed] {
         assert!(changes.concern(&uid_selectors(1000)) && !changes.concern(&uid_selectors(1001)));
