@@ -185,6 +185,9 @@ impl Attempt {
             .prepare()
             .await
             .map_err(|error| ServerError::Proof(error.to_string()))?;
+        if matches!(trust, ServerTrust::Insecure) {
+            tracing::warn!("Insecure bootstrap enabled; skipping server certificate verification");
+        }
         let csr = pending.key.certificate_request(None)?;
         let asked = self.clock.now().boot;
         let attestation = Rc::clone(&self.server)
