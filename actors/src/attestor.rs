@@ -5,6 +5,8 @@
 pub mod attempt;
 pub mod lifecycle;
 pub mod node;
+mod node_file;
+mod node_key;
 pub mod trust;
 pub mod x509pop;
 
