@@ -4,7 +4,7 @@
 //! [`signing`], the JSON on the wire in [`messages`].
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
-use super::node::{EvidenceError, NodeAttestor, Proof};
+use super::node::{Answer, EvidenceError, NodeAttestor, Proof};
 use super::node_file;
 use super::node_key::NodeKey;
 use crate::svid::{Certificate, PemPolicy, pem};
@@ -119,8 +119,8 @@ impl Proof for Evidence {
         messages::payload(&self.certificates)
     }
 
-    fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError> {
-        self.answer_with_new_nonce(challenge)
+    fn respond<'a>(&'a mut self, challenge: &'a [u8]) -> Answer<'a> {
+        Box::pin(ready(self.answer_with_new_nonce(challenge)))
     }
 }
 

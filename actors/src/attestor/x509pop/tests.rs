@@ -389,8 +389,8 @@ async fn a_challenge_is_answered_with_a_fresh_nonce_and_a_signature() {
         json!({ "rsa_signature": null, "ecdsa_signature": { "nonce": STANDARD.encode(ASKED) } })
             .to_string();
 
-    let first = json(&proof.respond(challenge.as_bytes()).unwrap());
-    let second = json(&proof.respond(challenge.as_bytes()).unwrap());
+    let first = json(&proof.respond(challenge.as_bytes()).await.unwrap());
+    let second = json(&proof.respond(challenge.as_bytes()).await.unwrap());
 
     assert_eq!(first["rsa_signature"], Value::Null);
     assert_ne!(
