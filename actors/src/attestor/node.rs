@@ -46,6 +46,9 @@ pub enum EvidenceError {
         /// What is wrong with it.
         reason: String,
     },
+    /// What the attestation needs is not configured, or not to be had.
+    #[error("{0}")]
+    Unprepared(String),
     /// The server asks for something that this evidence cannot answer.
     #[error("unusable challenge: {0}")]
     Challenge(String),
