@@ -3,6 +3,7 @@
 //! synchronizer [`Attested`]. Decisions are in [`lifecycle`].
 
 pub mod attempt;
+pub mod http_challenge;
 pub mod join_token;
 pub mod lifecycle;
 pub mod node;
