@@ -9,6 +9,7 @@ pub mod lifecycle;
 pub mod node;
 mod node_file;
 mod node_key;
+pub mod sshpop;
 pub mod trust;
 pub mod x509pop;
 
