@@ -14,6 +14,8 @@
 //! No actor is restarted: a panic ends the process with exit code 70 ([`actors::panics`]), the service manager starts it again, and the
 //! state on disk makes that invisible but for a reconnect.
 
+mod way_in;
+
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +25,6 @@ use actix::{Actor, Addr, Context, Handler, SyncArbiter};
 use actors::attestor::node::NodeAttestor;
 use actors::attestor::rebootstrap::{RebootstrapConfig, RebootstrapMode};
 use actors::attestor::trust::{BundleSource, BundleSources};
-use actors::attestor::x509pop::X509pop;
 use actors::attestor::{Attestor, AttestorConfig, AttestorTools, Banned};
 use actors::cache::{Cache, Forget, ReportMissing};
 use actors::clock::Clock;
@@ -103,7 +104,7 @@ impl Agent {
         tracing::info!(data_dir = %config.data_dir.display(), version = env!("CARGO_PKG_VERSION"), "Starting agent");
         let descriptor_limit = actors::endpoint::raise_descriptor_limit();
         let sockets = bind_sockets(config)?;
-        let node = node_attestor(config)?;
+        let node = way_in::way_in(config)?;
         let attestors = workload_attestors(config, proc_root, &Clock::system())?;
         let (exit, exits) = mpsc::unbounded_channel();
         let endpoint = start_actors(config, sockets, (node, attestors), descriptor_limit, exit)?;
@@ -153,27 +154,6 @@ fn bind(
     bind: fn(&Path) -> Result<LocalListener, sockets::SocketError>,
 ) -> anyhow::Result<LocalListener> {
     Ok(bind(path)?)
-}
-
-/// The configured way in, checked: bad files end the start at once, not at the first rotation.
-fn node_attestor(config: &Config) -> anyhow::Result<Rc<dyn NodeAttestor>> {
-    let config::NodeAttestor::X509pop(config::X509pop::Files {
-        private_key_path,
-        certificate_path,
-        intermediates_path,
-    }) = &config.node_attestor
-    else {
-        bail!("the configured node attestor is not available in this build yet");
-    };
-    let x509pop = X509pop::new(
-        private_key_path.clone(),
-        certificate_path.clone(),
-        intermediates_path.clone(),
-    );
-    x509pop
-        .check()
-        .context("failed to configure NodeAttestor \"x509pop\"")?;
-    Ok(Rc::new(x509pop))
 }
 
 fn start_actors(

@@ -4,11 +4,16 @@
 
 pub mod arrival;
 mod attempt;
+pub mod http_challenge;
+pub mod join_token;
 mod keep;
 pub mod lifecycle;
 pub mod node;
+mod node_file;
+mod node_key;
 mod outcome;
 pub mod rebootstrap;
+pub mod sshpop;
 mod start;
 pub mod trust;
 pub mod x509pop;

@@ -9,7 +9,7 @@ use super::plugin::{KeyManager, NodeAttestor, OtherPlugin, WorkloadAttestor, X50
 /// A setting that has no effect in this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unbuilt {
-    /// The full name, such as `agent.trust_bundle_url` or `plugins.NodeAttestor.sshpop`.
+    /// The full name, such as `agent.trust_bundle_url` or `plugins.NodeAttestor.tpm_devid`.
     pub(crate) key: String,
     /// The line in the file; `None` if a flag set it.
     pub(crate) line: Option<u32>,
@@ -48,7 +48,6 @@ pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec
         TrustBundleSource::WorkloadApi { .. } => (false, true),
         TrustBundleSource::Path { .. } | TrustBundleSource::Insecure => (false, false),
     };
-    add("agent.join_token", true, config.join_token.is_some());
     add("agent.trust_bundle_url", true, url);
     add("agent.trust_bundle_spiffe_workload_api", true, workload_api);
     add(
@@ -128,15 +127,17 @@ fn plugins(config: &Config) -> Vec<(String, bool)> {
         found.push((name("KeyManager", &plugin.name), true));
     }
     let attestor = match &config.node_attestor {
-        NodeAttestor::X509pop(X509pop::Files { .. }) => None,
+        NodeAttestor::X509pop(X509pop::Files { .. })
+        | NodeAttestor::JoinToken
+        | NodeAttestor::Sshpop { .. }
+        | NodeAttestor::HttpChallenge(_) => None,
         NodeAttestor::X509pop(X509pop::WorkloadApi { .. }) => Some("x509pop"),
-        NodeAttestor::JoinToken => Some("join_token"),
-        NodeAttestor::Sshpop { .. } => Some("sshpop"),
-        NodeAttestor::HttpChallenge(_) => Some("http_challenge"),
         NodeAttestor::TpmDevid(_) => Some("tpm_devid"),
         NodeAttestor::Other(OtherPlugin { name, .. }) => Some(name.as_str()),
     };
-    found.extend(attestor.map(|attestor| (name("NodeAttestor", attestor), true)));
+    // A join token is taken instead of whatever is configured.
+    let is_needed = config.join_token.is_none();
+    found.extend(attestor.map(|attestor| (name("NodeAttestor", attestor), is_needed)));
     for attestor in &config.workload_attestors {
         let attestor = match attestor {
             WorkloadAttestor::Unix { .. } => continue,

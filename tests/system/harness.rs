@@ -46,6 +46,12 @@ pub(crate) struct Options {
     /// Whether keys are kept on disk.
     pub(crate) keeps_keys: bool,
     pub(crate) node: NodeFiles,
+    /// The node attestor, in place of `x509pop` with the files of the node.
+    pub(crate) way_in: Option<&'static str>,
+    /// Further settings of the agent.
+    pub(crate) settings: String,
+    /// Further arguments on the command line.
+    pub(crate) arguments: Vec<String>,
     pub(crate) socket: PathBuf,
     pub(crate) sync_interval: &'static str,
     /// Settings of the unix workload attestor.
@@ -109,6 +115,9 @@ impl World {
             bundle: Some(bundle),
             keeps_keys: true,
             node,
+            way_in: None,
+            settings: String::new(),
+            arguments: Vec::new(),
             socket: directory.join("public/api.sock"),
             sync_interval: "1s",
             unix: "",
@@ -134,6 +143,7 @@ impl Agent {
         fs::write(&config, self.config()).expect("the folder is ours");
         let mut command = Command::new(PROGRAM);
         command.args(["run", "-config"]).arg(config);
+        command.args(&self.options.arguments);
         self.launch(command);
     }
 
@@ -167,9 +177,12 @@ impl Agent {
             bundle,
             keeps_keys,
             node,
+            way_in,
+            settings,
             socket,
             sync_interval,
             unix,
+            ..
         } = &self.options;
         let trust = match bundle {
             Some(path) => format!("trust_bundle_path = \"{}\"", path.display()),
@@ -182,6 +195,17 @@ impl Agent {
         } else {
             "KeyManager \"memory\" { plugin_data {} }".to_owned()
         };
+        let x509pop = format!(
+            r#"NodeAttestor "x509pop" {{
+    plugin_data {{
+      private_key_path = "{key}"
+      certificate_path = "{certificate}"
+    }}
+  }}"#,
+            key = node.private_key.display(),
+            certificate = node.certificate.display(),
+        );
+        let attestor = way_in.unwrap_or(&x509pop);
         format!(
             r#"agent {{
   data_dir = "{data}"
@@ -192,24 +216,18 @@ impl Agent {
   admin_socket_path = "{admin}"
   {trust}
   trust_domain = "{DOMAIN}"
+  {settings}
   experimental {{ sync_interval = "{sync_interval}" }}
 }}
 plugins {{
   {keys}
-  NodeAttestor "x509pop" {{
-    plugin_data {{
-      private_key_path = "{key}"
-      certificate_path = "{certificate}"
-    }}
-  }}
+  {attestor}
   WorkloadAttestor "unix" {{ plugin_data {{ {unix} }} }}
 }}
 "#,
             port = self.port,
             socket = socket.display(),
             admin = self.admin_socket().display(),
-            key = node.private_key.display(),
-            certificate = node.certificate.display(),
         )
     }
 

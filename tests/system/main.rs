@@ -11,3 +11,4 @@ mod harness;
 mod outage;
 mod rotate;
 mod serve;
+mod ways_in;

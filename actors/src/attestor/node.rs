@@ -28,9 +28,12 @@ pub trait Proof: fmt::Debug {
     /// The first payload; never empty.
     fn payload(&self) -> Vec<u8>;
 
-    /// Answers one challenge; never empty.
-    fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError>;
+    /// Answers one challenge; never empty. The caller gives up on an answer that takes longer than the server waits.
+    fn respond<'a>(&'a mut self, challenge: &'a [u8]) -> Answer<'a>;
 }
+
+/// An answer on its way: a TPM needs several rounds of its own.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>, EvidenceError>> + 'a>>;
 
 /// Why evidence cannot be given. Names the file; never holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +46,9 @@ pub enum EvidenceError {
         /// What is wrong with it.
         reason: String,
     },
+    /// What the attestation needs is not configured, or not to be had.
+    #[error("{0}")]
+    Unprepared(String),
     /// The server asks for something that this evidence cannot answer.
     #[error("unusable challenge: {0}")]
     Challenge(String),

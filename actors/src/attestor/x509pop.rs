@@ -1,12 +1,10 @@
 //! `x509pop`: the node proves that it holds the key of an X.509 certificate from a file (node-side 2.3).
 //!
-//! Owns the three paths and, for the length of one attestation, what stands in the files. Keys and signatures are in
+//! Owns the three paths and, for the length of one attestation, what stands in the files. Signatures are in
 //! [`signing`], the JSON on the wire in [`messages`].
 
 use std::fmt;
-use std::fs::File;
-use std::future::Future;
-use std::io::{self, Read as _};
+use std::future::{Future, ready};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,10 +12,11 @@ use std::rc::Rc;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
-use super::node::{EvidenceError, NodeAttestor, Proof};
+use super::node::{Answer, EvidenceError, NodeAttestor, Proof};
+use super::node_file;
+use super::node_key::NodeKey;
 use crate::svid::{Certificate, PemPolicy, pem};
 use messages::{NONCE_BYTES, Nonce};
-use signing::NodeKey;
 
 mod messages;
 mod signing;
@@ -120,7 +119,13 @@ impl Proof for Evidence {
         messages::payload(&self.certificates)
     }
 
-    fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError> {
+    fn respond<'a>(&'a mut self, challenge: &'a [u8]) -> Answer<'a> {
+        Box::pin(ready(self.answer_with_new_nonce(challenge)))
+    }
+}
+
+impl Evidence {
+    fn answer_with_new_nonce(&self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError> {
         let random = SystemRandom::new();
         let mut nonce = [0; NONCE_BYTES];
         random
@@ -128,9 +133,7 @@ impl Proof for Evidence {
             .map_err(|_| EvidenceError::Signing("no random numbers".to_owned()))?;
         self.answer(challenge, &nonce, &random)
     }
-}
 
-impl Evidence {
     fn answer(
         &self,
         challenge: &[u8],
@@ -160,26 +163,8 @@ fn read_certificates(path: &Path) -> Result<Vec<Certificate>, EvidenceError> {
     Certificate::list_from_pem(&text, PemPolicy::SkipOthers).map_err(|error| unusable(path, &error))
 }
 
-/// The content of a file, in a buffer that is zeroised: it may be a key.
 fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, EvidenceError> {
-    let read = || -> io::Result<Zeroizing<Vec<u8>>> {
-        let file = File::open(path)?;
-        let length = file.metadata()?.len().min(MAX_FILE_BYTES);
-        // Room for all of it and the end: growing would leave copies behind.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(
-            usize::try_from(length).unwrap_or_default() + 64,
-        ));
-        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|error| unusable(path, &error))?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(unusable(
-            path,
-            &format_args!("larger than {MAX_FILE_BYTES} bytes"),
-        ));
-    }
-    Ok(bytes)
+    node_file::read(path, MAX_FILE_BYTES).map_err(|error| unusable(path, &error))
 }
 
 /// Operators grep for "unable to load keypair", as Go has it.

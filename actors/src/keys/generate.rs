@@ -33,7 +33,7 @@ pub(super) fn rsa_2048_pkcs8(random: &SystemRandom) -> Result<Zeroizing<Vec<u8>>
 }
 
 /// `RSAPrivateKey` (RFC 8017 A.1.2).
-fn pkcs1(key: &rsa::PrivateKey) -> Option<Zeroizing<Vec<u8>>> {
+pub(crate) fn pkcs1(key: &rsa::PrivateKey) -> Option<Zeroizing<Vec<u8>>> {
     let secret = |number: &rsa::BoxedUint| unsigned(&Zeroizing::new(number.to_be_bytes()));
     let [p, q] = key.primes() else {
         return None;

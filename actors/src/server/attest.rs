@@ -82,8 +82,9 @@ pub(super) async fn attest(
                         challenge.len()
                     )));
                 }
-                let response = proof
-                    .respond(&challenge)
+                let response = timeout_at(end, proof.respond(&challenge))
+                    .await
+                    .map_err(|_| Failure::Proof("no answer to the challenge in time".to_owned()))?
                     .map_err(|error| Failure::Proof(error.to_string()))?;
                 send(
                     &requests,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::certificates::Ca;
-use crate::attestor::node::{Evidence, EvidenceError, NodeAttestor, Proof};
+use crate::attestor::node::{Answer, Evidence, EvidenceError, NodeAttestor, Proof};
 use crate::bundle::Bundle;
 use crate::clock::Clock;
 use crate::credentials::ServerTrust;
@@ -356,10 +356,10 @@ impl Proof for TrustedProof {
         b"trust me".to_vec()
     }
 
-    fn respond(&mut self, _: &[u8]) -> Result<Vec<u8>, EvidenceError> {
-        Err(EvidenceError::Challenge(
+    fn respond<'a>(&'a mut self, _: &'a [u8]) -> Answer<'a> {
+        Box::pin(ready(Err(EvidenceError::Challenge(
             "nobody challenges this node".into(),
-        ))
+        ))))
     }
 }
 

@@ -259,6 +259,20 @@ fn what_is_not_built_is_listed_with_its_line() {
 }
 
 #[test]
+fn a_join_token_makes_do_without_a_node_attestor_that_is_not_built() {
+    let needed = |token: &str| {
+        let text = conf(token).replace("NodeAttestor \"join_token\"", "NodeAttestor \"k8s_psat\"");
+        let config = good(&text);
+        let attestor = config.unbuilt().first().expect("it is not built");
+        (attestor.key.clone(), attestor.needed)
+    };
+    let key = "plugins.NodeAttestor.k8s_psat".to_owned();
+
+    assert_eq!(needed(""), (key.clone(), true));
+    assert_eq!(needed("  join_token = \"abc\""), (key, false));
+}
+
+#[test]
 fn an_agent_that_must_insist_on_post_quantum_keys_does_not_start_without_them() {
     let config = good(&conf("  experimental { require_pq_kem = true }"));
 

@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::attestor::node_key::NodeKeyError;
 use crate::keys::der::{self, Reader, element, unsigned};
 use crate::keys::pkcs8::{RSA_ENCRYPTION, read_pkcs8, read_public_key};
 use crate::keys::{KeyType, PrivateKey};
 use crate::testing::certificates::{Ca, leaf_params};
-use signing::{KeyKind, NodeKeyError, Signature};
+use signing::{KeyKind, Signature};
 
 /// A test key and its self-signed certificate by openssl.
 const P521_KEY: &str = include_str!("samples/p521.key.pem");
@@ -388,8 +389,8 @@ async fn a_challenge_is_answered_with_a_fresh_nonce_and_a_signature() {
         json!({ "rsa_signature": null, "ecdsa_signature": { "nonce": STANDARD.encode(ASKED) } })
             .to_string();
 
-    let first = json(&proof.respond(challenge.as_bytes()).unwrap());
-    let second = json(&proof.respond(challenge.as_bytes()).unwrap());
+    let first = json(&proof.respond(challenge.as_bytes()).await.unwrap());
+    let second = json(&proof.respond(challenge.as_bytes()).await.unwrap());
 
     assert_eq!(first["rsa_signature"], Value::Null);
     assert_ne!(

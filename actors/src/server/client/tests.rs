@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use self::pki::{Authority, Identity};
 use self::server::{Call as ServerCall, Ending, Server, Setup, encoded, ok, status};
 use super::*;
-use crate::attestor::node::EvidenceError;
+use crate::attestor::node::{Answer, EvidenceError};
 use crate::bundle::X509Authority;
 use crate::credentials::{Credentials, CredentialsWriter};
 use crate::entry::EntryId;
@@ -45,11 +45,17 @@ impl Proof for Mirror {
         b"payload".to_vec()
     }
 
-    fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError> {
-        if challenge == b"odd" {
-            return Err(EvidenceError::Challenge("it is odd".into()));
-        }
-        Ok(challenge.iter().rev().copied().collect())
+    fn respond<'a>(&'a mut self, challenge: &'a [u8]) -> Answer<'a> {
+        Box::pin(async move {
+            match challenge {
+                b"odd" => Err(EvidenceError::Challenge("it is odd".into())),
+                b"endless" => std::future::pending().await,
+                _ => {
+                    tokio::task::yield_now().await;
+                    Ok(challenge.iter().rev().copied().collect())
+                }
+            }
+        })
     }
 }
 
@@ -982,6 +988,7 @@ async fn an_attestation_that_goes_wrong_says_why() {
         ),
         (vec![challenge(b"a"); 12], tonic::Code::Ok, "malformed"),
         (vec![challenge(b"odd")], tonic::Code::Ok, "proof"),
+        (vec![challenge(b"endless")], tonic::Code::Ok, "proof"),
     ];
 
     for (answers, code, kind) in table {
