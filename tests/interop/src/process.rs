@@ -95,6 +95,28 @@ impl Drop for Process {
     }
 }
 
+/// A command that sees `hosts` in place of `/etc/hosts`, where one is given: in a mount namespace, which without root needs a user namespace,
+/// in which every uid of the test is 0.
+pub fn command(binary: &Path, hosts: Option<&Path>) -> Command {
+    let Some(hosts) = hosts else {
+        return Command::new(binary);
+    };
+    let mut command = Command::new("unshare");
+    if !rustix::process::getuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            r#"mount --bind "$0" /etc/hosts && exec "$@""#,
+        ])
+        .arg(hosts)
+        .arg(binary);
+    command
+}
+
 /// Runs a command to its end and gives its standard output; panics with all it printed if it fails.
 pub fn run(command: &mut Command) -> String {
     let output = command

@@ -1,18 +1,16 @@
 //! Rotation of agent SVIDs and workload SVIDs, as the server and foreign clients see it.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use interop::server::Lifetimes;
+use interop::server_options::ServerOptions;
 use interop::watcher::{Sdk, Watcher};
 use interop::world::World;
-use interop::{own_selector, seconds, wait_for};
+use interop::{now, own_selector, seconds, wait_for};
 
 #[test]
 fn the_agent_svid_is_replaced_in_time_and_the_server_takes_the_new_one() {
     let world = World::new();
-    let server = world.server(Lifetimes {
-        agent: "20s",
-        ..Lifetimes::default()
+    let server = world.server(ServerOptions {
+        agent_ttl: "20s",
+        ..ServerOptions::default()
     });
     let mut agent = world.agent(&server);
     agent.start();
@@ -35,9 +33,9 @@ fn the_agent_svid_is_replaced_in_time_and_the_server_takes_the_new_one() {
 #[test]
 fn a_rotated_workload_svid_reaches_the_clients_of_every_sdk() {
     let world = World::new();
-    let server = world.server(Lifetimes {
-        workload: "30s",
-        ..Lifetimes::default()
+    let server = world.server(ServerOptions {
+        workload_ttl: "30s",
+        ..ServerOptions::default()
     });
     let mut agent = world.agent(&server);
     agent.start();
@@ -77,9 +75,4 @@ fn a_rotated_workload_svid_reaches_the_clients_of_every_sdk() {
 fn newest_end(watcher: &Watcher) -> i64 {
     let newest = watcher.updates().pop().unwrap();
     newest.identities[0].not_after
-}
-
-fn now() -> i64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(since_epoch.as_secs()).unwrap()
 }
