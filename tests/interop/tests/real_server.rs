@@ -3,10 +3,18 @@
 
 #[path = "real_server/attestation.rs"]
 mod attestation;
+#[path = "real_server/bans.rs"]
+mod bans;
+#[path = "real_server/clones.rs"]
+mod clones;
 #[path = "real_server/entries.rs"]
 mod entries;
 #[path = "real_server/outages.rs"]
 mod outages;
+#[path = "real_server/restarts.rs"]
+mod restarts;
+#[path = "real_server/restored.rs"]
+mod restored;
 #[path = "real_server/rotation.rs"]
 mod rotation;
 #[path = "real_server/takeover.rs"]
