@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use spiffe::WorkloadApiError;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 
 use crate::agent_options::AgentOptions;
@@ -158,9 +159,35 @@ impl Agent {
         self.stored(|svid| svid.validity().not_after.timestamp())
     }
 
-    fn stored<T>(&self, look: impl FnOnce(&X509Certificate<'_>) -> T) -> Option<T> {
+    /// SPIFFE ID of the agent SVID on disk.
+    pub fn stored_id(&self) -> Option<String> {
+        self.stored(|svid| {
+            let names = svid.subject_alternative_name().ok()??;
+            names
+                .value
+                .general_names
+                .iter()
+                .find_map(|name| match name {
+                    GeneralName::URI(id) => Some((*id).to_owned()),
+                    _ => None,
+                })
+        })?
+    }
+
+    /// How many authorities the trust bundle on disk has.
+    pub fn stored_authorities(&self) -> usize {
+        let stored = self.state();
+        let bundle = stored.as_ref().and_then(|state| state["bundle"].as_array());
+        bundle.map_or(0, Vec::len)
+    }
+
+    fn state(&self) -> Option<Value> {
         let text = fs::read(self.dir.join("data/agent-data.json")).ok()?;
-        let stored: Value = serde_json::from_slice(&text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn stored<T>(&self, look: impl FnOnce(&X509Certificate<'_>) -> T) -> Option<T> {
+        let stored = self.state()?;
         let pem = STANDARD.decode(stored["svid"][0].as_str()?).ok()?;
         let (_, block) = parse_x509_pem(&pem).ok()?;
         Some(look(&block.parse_x509().ok()?))

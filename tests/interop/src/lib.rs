@@ -1,5 +1,5 @@
-//! What the interop tests are made of: node certificates, the real `spire-server`, an agent (the one under test or the Go one), and
-//! clients that watch the Workload API through foreign SDKs.
+//! What the interop tests are made of: node certificates, the real `spire-server`, an agent (the one under test or the Go one), clients
+//! that watch the Workload API through foreign SDKs, and stand-ins for what lies between agent and server.
 //!
 //! Every process belongs to a value that ends it, by its own pid, when dropped. Nothing waits a fixed time: [`wait_for`] polls.
 

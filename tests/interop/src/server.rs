@@ -100,6 +100,11 @@ impl Server {
         self.dir.join("bundle.pem")
     }
 
+    /// The trust bundle now, as a SPIFFE bundle document.
+    pub fn bundle_document(&self) -> String {
+        self.cli(&["bundle", "show", "-format", "spiffe"])
+    }
+
     /// Makes one registration entry below an agent.
     pub fn register(&self, parent: &str, path: &str, selector: &str, lifetime: u32) {
         self.register_all(
@@ -149,6 +154,28 @@ impl Server {
     /// Forgets an agent; a re-attestable one may come back.
     pub fn evict(&self, agent_id: &str) {
         self.cli(&["agent", "evict", "-spiffeID", agent_id]);
+    }
+
+    /// Makes an X.509 authority that is in the bundle and signs nothing yet; gives its ID.
+    pub fn prepare_authority(&self) -> String {
+        self.authority("prepare", "prepared_authority")
+    }
+
+    /// Has a prepared X.509 authority sign from now on, and takes the one before out of the bundle.
+    pub fn replace_authority(&self, prepared: &str) {
+        let old = self.authority("show", "active");
+        for (step, id) in [("activate", prepared), ("taint", &old), ("revoke", &old)] {
+            self.cli(&["localauthority", "x509", step, "-authorityID", id]);
+        }
+    }
+
+    fn authority(&self, command: &str, field: &str) -> String {
+        let printed = self.cli(&["localauthority", "x509", command, "-output", "json"]);
+        let printed: Value = serde_json::from_str(&printed).expect("localauthority prints JSON");
+        printed[field]["authority_id"]
+            .as_str()
+            .expect("an authority has an ID")
+            .to_owned()
     }
 
     /// Serial number (decimal) of the agent SVID that the server takes for current.

@@ -53,6 +53,14 @@ impl World {
         self.agent_with("agent", options)
     }
 
+    /// A hosts file in which `name` is this machine.
+    pub fn hosts_file(&self, name: &str) -> PathBuf {
+        let path = self.path("hosts");
+        fs::write(&path, format!("127.0.0.1 localhost {name}\n"))
+            .expect("the hosts file can be written");
+        path
+    }
+
     /// Configures an agent; starts nothing.
     pub fn agent_with(&self, name: &str, options: AgentOptions) -> Agent {
         Agent::configure(&self.path(name), options)

@@ -7,7 +7,7 @@ use interop::node::KeyKind::{Ec, Rsa};
 use interop::server_options::ServerOptions;
 use interop::tools;
 use interop::world::World;
-use interop::{own_selector, seconds, wait_for};
+use interop::{TRUST_DOMAIN, own_selector, seconds, wait_for};
 
 #[test]
 fn every_kind_of_node_key_attests_in_every_encoding() {
@@ -57,6 +57,29 @@ fn a_restart_uses_the_stored_svid_and_does_not_attest_again() {
     agent.wait_served(&["w"]);
     assert!(serial.is_some());
     assert_eq!(agent.stored_serial(), serial);
+    assert_eq!(server.attestations(), 1);
+}
+
+#[test]
+fn an_agent_takes_its_id_from_the_servers_path_template_and_a_server_may_have_rsa_authorities() {
+    let world = World::new();
+    let server = world.server(ServerOptions {
+        agent_path_template: Some("/x509pop/cn/{{ .Subject.CommonName }}"),
+        ca_key_type: "rsa-2048",
+        ..ServerOptions::default()
+    });
+    let mut options = AgentOptions::x509pop(&server, &world.node("node"));
+    options.id = format!("spiffe://{TRUST_DOMAIN}/spire/agent/x509pop/cn/node");
+    let mut agent = world.agent_with("agent", options);
+    server.register(&agent.id, "w", &own_selector(), 0);
+
+    agent.start();
+    agent.wait_served(&["w"]);
+    agent.stop();
+    agent.start();
+
+    agent.wait_served(&["w"]);
+    assert_eq!(server.agents(), [agent.id.as_str()]);
     assert_eq!(server.attestations(), 1);
 }
 
