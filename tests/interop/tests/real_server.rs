@@ -9,6 +9,8 @@ mod bans;
 mod clones;
 #[path = "real_server/entries.rs"]
 mod entries;
+#[path = "real_server/join_token.rs"]
+mod join_token;
 #[path = "real_server/outages.rs"]
 mod outages;
 #[path = "real_server/restarts.rs"]
@@ -19,6 +21,8 @@ mod restored;
 mod rotation;
 #[path = "real_server/takeover.rs"]
 mod takeover;
+#[path = "real_server/ways_in.rs"]
+mod ways_in;
 
 use std::path::Path;
 
