@@ -7,6 +7,7 @@ pub mod agent;
 pub mod agent_options;
 pub mod api;
 pub mod arrival;
+pub mod bundle_host;
 pub mod node;
 pub mod process;
 pub mod server;

@@ -5,6 +5,8 @@
 mod attestation;
 #[path = "real_server/bans.rs"]
 mod bans;
+#[path = "real_server/bundle_sources.rs"]
+mod bundle_sources;
 #[path = "real_server/clones.rs"]
 mod clones;
 #[path = "real_server/entries.rs"]
