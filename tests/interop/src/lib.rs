@@ -8,6 +8,7 @@ pub mod agent_options;
 pub mod api;
 pub mod arrival;
 pub mod bundle_host;
+pub mod connect_proxy;
 pub mod node;
 pub mod process;
 pub mod server;

@@ -9,6 +9,8 @@ mod bans;
 mod bundle_sources;
 #[path = "real_server/clones.rs"]
 mod clones;
+#[path = "real_server/connections.rs"]
+mod connections;
 #[path = "real_server/entries.rs"]
 mod entries;
 #[path = "real_server/join_token.rs"]
