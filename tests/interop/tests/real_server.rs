@@ -17,6 +17,8 @@ mod entries;
 mod join_token;
 #[path = "real_server/outages.rs"]
 mod outages;
+#[path = "real_server/rebootstrap.rs"]
+mod rebootstrap;
 #[path = "real_server/restarts.rs"]
 mod restarts;
 #[path = "real_server/restored.rs"]
