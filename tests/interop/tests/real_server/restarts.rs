@@ -76,3 +76,30 @@ fn a_restart_with_an_expired_svid_while_the_server_is_down_attests_once_it_is_ba
     assert!(server.attestations() >= 1);
     assert!(agent.stored_not_after().unwrap() > not_after);
 }
+
+#[test]
+fn an_agent_whose_authority_was_revoked_while_it_was_stopped_attests_again_in_the_same_process() {
+    let world = World::new();
+    let server = world.server(ServerOptions::default());
+    let mut agent = world.agent(&server);
+    agent.start();
+    server.register(&agent.id, "w", &own_selector(), 0);
+    agent.wait_served(&["w"]);
+    let prepared = server.prepare_authority();
+    wait_for("the next authority on disk", seconds(90), || {
+        (agent.stored_authorities() == 2).then_some(())
+    });
+    agent.stop();
+
+    server.replace_authority(&prepared);
+    agent.launch(&tools::agent());
+    if tools::agent_is_the_go_one() {
+        // The Go agent takes the server's alert for an outage.
+        assert_eq!(agent.wait_end(seconds(90)), Some(1), "{}", agent.log());
+        return;
+    }
+
+    agent.wait_served(&["w"]);
+    assert!(agent.alive());
+    assert_eq!(server.attestations(), 2);
+}
