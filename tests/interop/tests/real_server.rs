@@ -25,6 +25,8 @@ mod restarts;
 mod restored;
 #[path = "real_server/rotation.rs"]
 mod rotation;
+#[path = "real_server/spent_tokens.rs"]
+mod spent_tokens;
 #[path = "real_server/takeover.rs"]
 mod takeover;
 #[path = "real_server/ways_in.rs"]
