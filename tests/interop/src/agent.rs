@@ -2,28 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use spiffe::WorkloadApiError;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 
-use crate::node::Node;
-use crate::process::Process;
-use crate::server::Server;
+use crate::agent_options::AgentOptions;
+use crate::process::{self, Process};
 use crate::update::Update;
 use crate::{TRUST_DOMAIN, api, seconds, tools, wait_for};
-
-/// How an agent comes to trust its server at the first start.
-#[derive(Clone, Copy, Debug)]
-pub enum Bootstrap {
-    /// From the server's bundle in a file.
-    BundleFile,
-    /// Not at all: `insecure_bootstrap`.
-    Insecure,
-}
 
 /// An agent with a data directory and sockets of its own.
 #[derive(Debug)]
@@ -31,63 +23,35 @@ pub struct Agent {
     dir: PathBuf,
     /// Its SPIFFE ID.
     pub id: String,
+    options: AgentOptions,
     process: Option<Process>,
 }
 
 impl Agent {
     /// Writes the configuration of an agent; starts nothing.
-    pub fn configure(dir: &Path, server: &Server, node: &Node, bootstrap: Bootstrap) -> Self {
+    pub fn configure(dir: &Path, options: AgentOptions) -> Self {
         for folder in ["data", "public", "admin"] {
             fs::create_dir_all(dir.join(folder)).expect("the folder can be made");
         }
-        let trust = match bootstrap {
-            Bootstrap::BundleFile => {
-                format!("trust_bundle_path = \"{}\"", server.bundle().display())
-            }
-            Bootstrap::Insecure => "insecure_bootstrap = true".to_owned(),
-        };
-        let text = format!(
-            r#"agent {{
-  data_dir = "{dir}/data"
-  log_level = "DEBUG"
-  server_address = "127.0.0.1"
-  server_port = "{port}"
-  socket_path = "{dir}/public/api.sock"
-  admin_socket_path = "{dir}/admin/admin.sock"
-  {trust}
-  trust_domain = "{TRUST_DOMAIN}"
-  experimental {{
-    sync_interval = "1s"
-  }}
-}}
-plugins {{
-  KeyManager "disk" {{
-    plugin_data {{
-      directory = "{dir}/data"
-    }}
-  }}
-  NodeAttestor "x509pop" {{
-    plugin_data {{
-      private_key_path = "{key}"
-      certificate_path = "{certificate}"
-    }}
-  }}
-  WorkloadAttestor "unix" {{
-    plugin_data {{}}
-  }}
-}}
-"#,
-            dir = dir.display(),
-            port = server.port,
-            key = node.key.display(),
-            certificate = node.certificate.display(),
-        );
-        fs::write(dir.join("agent.conf"), text).expect("the configuration can be written");
-        Self {
+        let agent = Self {
             dir: dir.to_owned(),
-            id: node.agent_id.clone(),
+            id: options.id.clone(),
+            options,
             process: None,
-        }
+        };
+        agent.write_configuration();
+        agent
+    }
+
+    /// Changes the options for the next start.
+    pub fn reconfigure(&mut self, change: impl FnOnce(&mut AgentOptions)) {
+        change(&mut self.options);
+        self.write_configuration();
+    }
+
+    fn write_configuration(&self) {
+        fs::write(self.dir.join("agent.conf"), self.options.text(&self.dir))
+            .expect("the configuration can be written");
     }
 
     /// Starts the agent under test and waits until it answers callers.
@@ -111,10 +75,12 @@ plugins {{
 
     /// Starts any agent binary and waits for nothing.
     pub fn launch(&mut self, binary: &Path) {
-        let mut command = Command::new(binary);
+        let mut command = process::command(binary, self.options.hosts.as_deref());
         command
             .args(["run", "-config"])
-            .arg(self.dir.join("agent.conf"));
+            .arg(self.dir.join("agent.conf"))
+            .args(&self.options.flags)
+            .envs(self.options.environment.iter().cloned());
         self.process = Some(Process::start(&mut command, &self.dir.join("agent.log")));
     }
 
@@ -127,6 +93,21 @@ plugins {{
             "the agent ended with {status}:\n{}",
             process.text()
         );
+    }
+
+    /// Waits until the process ends by itself, and gives its exit code.
+    pub fn wait_end(&mut self, limit: Duration) -> Option<i32> {
+        let process = self.process.as_mut().expect("a started agent");
+        wait_for("the agent ends", limit, || process.ended()).code()
+    }
+
+    /// Waits until the running process has logged this.
+    pub fn wait_log(&mut self, text: &str, limit: Duration) {
+        wait_for(&format!("the agent logs {text:?}"), limit, || {
+            let found = self.log().contains(text);
+            assert!(found || self.alive(), "the agent ended:\n{}", self.log());
+            found.then_some(())
+        });
     }
 
     /// The running process.
@@ -170,11 +151,46 @@ plugins {{
 
     /// Serial number (lower-case hex) of the agent SVID on disk.
     pub fn stored_serial(&self) -> Option<String> {
+        self.stored(|svid| svid.serial.to_str_radix(16))
+    }
+
+    /// End of validity of the agent SVID on disk, Unix seconds.
+    pub fn stored_not_after(&self) -> Option<i64> {
+        self.stored(|svid| svid.validity().not_after.timestamp())
+    }
+
+    /// SPIFFE ID of the agent SVID on disk.
+    pub fn stored_id(&self) -> Option<String> {
+        self.stored(|svid| {
+            let names = svid.subject_alternative_name().ok()??;
+            names
+                .value
+                .general_names
+                .iter()
+                .find_map(|name| match name {
+                    GeneralName::URI(id) => Some((*id).to_owned()),
+                    _ => None,
+                })
+        })?
+    }
+
+    /// How many authorities the trust bundle on disk has.
+    pub fn stored_authorities(&self) -> usize {
+        let stored = self.state();
+        let bundle = stored.as_ref().and_then(|state| state["bundle"].as_array());
+        bundle.map_or(0, Vec::len)
+    }
+
+    fn state(&self) -> Option<Value> {
         let text = fs::read(self.dir.join("data/agent-data.json")).ok()?;
-        let stored: Value = serde_json::from_slice(&text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn stored<T>(&self, look: impl FnOnce(&X509Certificate<'_>) -> T) -> Option<T> {
+        let stored = self.state()?;
         let pem = STANDARD.decode(stored["svid"][0].as_str()?).ok()?;
         let (_, block) = parse_x509_pem(&pem).ok()?;
-        Some(block.parse_x509().ok()?.serial.to_str_radix(16))
+        Some(look(&block.parse_x509().ok()?))
     }
 }
 

@@ -95,6 +95,41 @@ impl Drop for Process {
     }
 }
 
+/// The variables by which a machine sends its programs through proxies: what a test runs goes straight unless the test says otherwise.
+const PROXY_VARIABLES: [&str; 6] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
+/// A command that goes through no proxy. It sees `hosts` in place of `/etc/hosts`, where one is given: in a mount namespace, which without root needs a user namespace,
+/// in which every uid of the test is 0.
+pub fn command(binary: &Path, hosts: Option<&Path>) -> Command {
+    let mut command = Command::new(hosts.map_or(binary, |_| Path::new("unshare")));
+    for variable in PROXY_VARIABLES {
+        command.env_remove(variable);
+    }
+    let Some(hosts) = hosts else {
+        return command;
+    };
+    if !rustix::process::getuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            r#"mount --bind "$0" /etc/hosts && exec "$@""#,
+        ])
+        .arg(hosts)
+        .arg(binary);
+    command
+}
+
 /// Runs a command to its end and gives its standard output; panics with all it printed if it fails.
 pub fn run(command: &mut Command) -> String {
     let output = command

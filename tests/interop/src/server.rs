@@ -1,5 +1,6 @@
 //! The real `spire-server`, and what the tests ask of its command line and its counters.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,26 +11,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::node::NodeAuthority;
-use crate::process::{Process, run};
+use crate::process::{self, Process, run};
+use crate::server_options::ServerOptions;
 use crate::{TRUST_DOMAIN, seconds, tools, wait_for};
 
-/// Lifetimes that a test chooses, in the server's notation.
-#[derive(Clone, Copy, Debug)]
-pub struct Lifetimes {
-    /// Of agent SVIDs.
-    pub agent: &'static str,
-    /// Of workload SVIDs whose entry names none.
-    pub workload: &'static str,
-}
-
-impl Default for Lifetimes {
-    fn default() -> Self {
-        Self {
-            agent: "1h",
-            workload: "1h",
-        }
-    }
-}
+const ATTEST: &str = "agent_v1_agent_attest_agent";
 
 /// A registration entry to be made; the entry ID is the path.
 #[derive(Clone, Debug)]
@@ -49,33 +35,33 @@ pub struct Server {
     metrics_port: u16,
     /// Where agents connect.
     pub port: u16,
+    options: ServerOptions,
     process: Option<Process>,
 }
 
 impl Server {
     /// Writes the configuration and starts the server.
-    pub fn start(dir: &Path, nodes: &NodeAuthority, lifetimes: Lifetimes) -> Self {
-        let mut server = Self {
-            dir: dir.to_owned(),
-            metrics_port: free_port(),
-            port: free_port(),
-            process: None,
-        };
-        server.configure(nodes, lifetimes);
-        server.launch();
-        server
+    pub fn start(dir: &Path, nodes: &NodeAuthority, options: ServerOptions) -> Self {
+        Self::start_on(free_port(), dir, nodes, options)
     }
 
     /// A second server of the same trust domain on the same port, with keys and data of its own; the first one must be stopped.
     #[must_use]
     pub fn impostor(&self, dir: &Path, nodes: &NodeAuthority) -> Self {
+        Self::start_on(self.port, dir, nodes, ServerOptions::default())
+    }
+
+    fn start_on(port: u16, dir: &Path, nodes: &NodeAuthority, options: ServerOptions) -> Self {
         let mut server = Self {
             dir: dir.to_owned(),
             metrics_port: free_port(),
-            port: self.port,
+            port,
+            options,
             process: None,
         };
-        server.configure(nodes, Lifetimes::default());
+        fs::create_dir_all(dir).expect("the folder can be made");
+        let text = server.options.text(dir, nodes, port, server.metrics_port);
+        fs::write(dir.join("server.conf"), text).expect("the configuration can be written");
         server.launch();
         server
     }
@@ -89,10 +75,11 @@ impl Server {
 
     /// Starts the process (again) and waits until it serves.
     pub fn launch(&mut self) {
-        let mut command = Command::new(tools::server());
+        let mut command = process::command(&tools::server(), self.options.hosts.as_deref());
         command
             .args(["run", "-config"])
-            .arg(self.dir.join("server.conf"));
+            .arg(self.dir.join("server.conf"))
+            .envs(self.options.environment.iter().copied());
         let mut process = Process::start(&mut command, &self.dir.join("server.log"));
         let socket = self.socket();
         wait_for("spire-server serves", seconds(60), || {
@@ -111,6 +98,11 @@ impl Server {
     /// PEM file of the trust bundle as of the last start.
     pub fn bundle(&self) -> PathBuf {
         self.dir.join("bundle.pem")
+    }
+
+    /// The trust bundle now, as a SPIFFE bundle document.
+    pub fn bundle_document(&self) -> String {
+        self.cli(&["bundle", "show", "-format", "spiffe"])
     }
 
     /// Makes one registration entry below an agent.
@@ -142,9 +134,48 @@ impl Server {
         self.cli(&["entry", "delete", "-entryID", id]);
     }
 
+    /// Makes a join token; with an alias its agent counts as that SPIFFE ID's path, too.
+    pub fn token(&self, alias: Option<&str>) -> String {
+        let mut arguments = vec!["token", "generate", "-output", "json"];
+        let alias = alias.map(|path| format!("spiffe://{TRUST_DOMAIN}/{path}"));
+        if let Some(alias) = &alias {
+            arguments.extend(["-spiffeID", alias]);
+        }
+        let printed: Value =
+            serde_json::from_str(&self.cli(&arguments)).expect("token generate prints JSON");
+        printed["value"].as_str().expect("a token").to_owned()
+    }
+
+    /// Refuses an agent for good; [`Self::evict`] ends that.
+    pub fn ban(&self, agent_id: &str) {
+        self.cli(&["agent", "ban", "-spiffeID", agent_id]);
+    }
+
     /// Forgets an agent; a re-attestable one may come back.
     pub fn evict(&self, agent_id: &str) {
         self.cli(&["agent", "evict", "-spiffeID", agent_id]);
+    }
+
+    /// Makes an X.509 authority that is in the bundle and signs nothing yet; gives its ID.
+    pub fn prepare_authority(&self) -> String {
+        self.authority("prepare", "prepared_authority")
+    }
+
+    /// Has a prepared X.509 authority sign from now on, and takes the one before out of the bundle.
+    pub fn replace_authority(&self, prepared: &str) {
+        let old = self.authority("show", "active");
+        for (step, id) in [("activate", prepared), ("taint", &old), ("revoke", &old)] {
+            self.cli(&["localauthority", "x509", step, "-authorityID", id]);
+        }
+    }
+
+    fn authority(&self, command: &str, field: &str) -> String {
+        let printed = self.cli(&["localauthority", "x509", command, "-output", "json"]);
+        let printed: Value = serde_json::from_str(&printed).expect("localauthority prints JSON");
+        printed[field]["authority_id"]
+            .as_str()
+            .expect("an authority has an ID")
+            .to_owned()
     }
 
     /// Serial number (decimal) of the agent SVID that the server takes for current.
@@ -157,22 +188,54 @@ impl Server {
             .to_owned()
     }
 
+    /// SPIFFE IDs of all agents that are attested or banned.
+    pub fn agents(&self) -> Vec<String> {
+        let printed: Value = serde_json::from_str(&self.cli(&["agent", "list", "-output", "json"]))
+            .expect("agent list prints JSON");
+        let agents = printed["agents"].as_array().cloned().unwrap_or_default();
+        let path = |agent: &Value| Some(agent["id"]["path"].as_str()?.to_owned());
+        agents
+            .iter()
+            .filter_map(path)
+            .map(|path| format!("spiffe://{TRUST_DOMAIN}{path}"))
+            .collect()
+    }
+
     /// How many attestations this process has answered with success.
     pub fn attestations(&self) -> u64 {
-        self.calls("agent_v1_agent_attest_agent")
+        self.calls(ATTEST, "status=\"OK\"")
+    }
+
+    /// How many attestations this process has answered in any way.
+    pub fn attestation_calls(&self) -> u64 {
+        self.calls(ATTEST, "")
     }
 
     /// How many agent SVIDs this process has renewed.
     pub fn renewals(&self) -> u64 {
-        self.calls("agent_v1_agent_renew_agent")
+        self.calls("agent_v1_agent_renew_agent", "status=\"OK\"")
     }
 
-    fn calls(&self, rpc: &str) -> u64 {
+    /// Copies data and keys of a stopped server.
+    pub fn back_up(&self, to: &Path) {
+        fs::create_dir_all(to).expect("the folder can be made");
+        copy_state(&self.dir, to);
+    }
+
+    /// Puts a copy back in place of the data and keys of a stopped server.
+    pub fn restore(&self, from: &Path) {
+        for file in state_files(&self.dir) {
+            fs::remove_file(self.dir.join(file)).expect("a state file can be removed");
+        }
+        copy_state(from, &self.dir);
+    }
+
+    fn calls(&self, rpc: &str, label: &str) -> u64 {
         let name = format!("spire_server_rpc_{rpc}{{");
         let lines = self.metrics();
         let counts = lines
             .lines()
-            .filter(|line| line.starts_with(&name) && line.contains("status=\"OK\""));
+            .filter(|line| line.starts_with(&name) && line.contains(label));
         counts
             .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
             .sum()
@@ -201,62 +264,6 @@ impl Server {
     fn socket(&self) -> PathBuf {
         self.dir.join("api.sock")
     }
-
-    fn configure(&self, nodes: &NodeAuthority, lifetimes: Lifetimes) {
-        fs::create_dir_all(&self.dir).expect("the folder can be made");
-        let text = format!(
-            r#"server {{
-  bind_address = "127.0.0.1"
-  bind_port = "{port}"
-  socket_path = "{dir}/api.sock"
-  trust_domain = "{TRUST_DOMAIN}"
-  data_dir = "{dir}"
-  log_level = "DEBUG"
-  ca_ttl = "24h"
-  agent_ttl = "{agent}"
-  default_x509_svid_ttl = "{workload}"
-  ratelimit {{
-    attestation = false
-    signing = false
-  }}
-  experimental {{
-    cache_reload_interval = "1s"
-  }}
-}}
-plugins {{
-  DataStore "sql" {{
-    plugin_data {{
-      database_type = "sqlite3"
-      connection_string = "{dir}/db.sqlite3"
-    }}
-  }}
-  KeyManager "disk" {{
-    plugin_data {{
-      keys_path = "{dir}/keys.json"
-    }}
-  }}
-  NodeAttestor "x509pop" {{
-    plugin_data {{
-      ca_bundle_path = "{ca}"
-    }}
-  }}
-}}
-telemetry {{
-  Prometheus {{
-    host = "127.0.0.1"
-    port = {metrics}
-  }}
-}}
-"#,
-            port = self.port,
-            dir = self.dir.display(),
-            agent = lifetimes.agent,
-            workload = lifetimes.workload,
-            ca = nodes.certificate().display(),
-            metrics = self.metrics_port,
-        );
-        fs::write(self.dir.join("server.conf"), text).expect("the configuration can be written");
-    }
 }
 
 fn describe(parent: &str, entry: &NewEntry) -> Value {
@@ -273,7 +280,25 @@ fn describe(parent: &str, entry: &NewEntry) -> Value {
     })
 }
 
-fn free_port() -> u16 {
+fn copy_state(from: &Path, to: &Path) {
+    for file in state_files(from) {
+        fs::copy(from.join(&file), to.join(&file)).expect("a state file can be copied");
+    }
+}
+
+/// The files of a server's folder that hold its database and its keys.
+fn state_files(dir: &Path) -> Vec<OsString> {
+    let entries = fs::read_dir(dir).expect("the server's folder can be read");
+    let names = entries.map(|entry| entry.expect("the folder can be read").file_name());
+    let is_state = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("db.sqlite3") || name == "keys.json"
+    };
+    names.filter(is_state).collect()
+}
+
+/// A TCP port of the loopback address on which nothing listened just now.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener
         .local_addr()

@@ -6,9 +6,11 @@ use std::thread;
 
 use tempfile::TempDir;
 
-use crate::agent::{Agent, Bootstrap};
+use crate::agent::Agent;
+use crate::agent_options::AgentOptions;
 use crate::node::{Encoding, KeyKind, Node, NodeAuthority};
-use crate::server::{Lifetimes, Server};
+use crate::server::Server;
+use crate::server_options::ServerOptions;
 
 /// A temporary folder with a short path (socket paths end at 107 bytes) and an authority for node certificates.
 #[derive(Debug)]
@@ -34,9 +36,9 @@ impl World {
         self.dir.path().join(name)
     }
 
-    /// Starts a server with these lifetimes.
-    pub fn server(&self, lifetimes: Lifetimes) -> Server {
-        Server::start(&self.path("server"), &self.nodes, lifetimes)
+    /// Starts a server.
+    pub fn server(&self, options: ServerOptions) -> Server {
+        Server::start(&self.path("server"), &self.nodes, options)
     }
 
     /// A node with the ordinary kind of key.
@@ -47,12 +49,21 @@ impl World {
 
     /// Configures an agent with a node certificate of its own; starts nothing.
     pub fn agent(&self, server: &Server) -> Agent {
-        Agent::configure(
-            &self.path("agent"),
-            server,
-            &self.node("node"),
-            Bootstrap::BundleFile,
-        )
+        let options = AgentOptions::x509pop(server, &self.node("node"));
+        self.agent_with("agent", options)
+    }
+
+    /// A hosts file in which `name` is this machine.
+    pub fn hosts_file(&self, name: &str) -> PathBuf {
+        let path = self.path("hosts");
+        fs::write(&path, format!("127.0.0.1 localhost {name}\n"))
+            .expect("the hosts file can be written");
+        path
+    }
+
+    /// Configures an agent; starts nothing.
+    pub fn agent_with(&self, name: &str, options: AgentOptions) -> Agent {
+        Agent::configure(&self.path(name), options)
     }
 }
 

@@ -3,14 +3,34 @@
 
 #[path = "real_server/attestation.rs"]
 mod attestation;
+#[path = "real_server/bans.rs"]
+mod bans;
+#[path = "real_server/bundle_sources.rs"]
+mod bundle_sources;
+#[path = "real_server/clones.rs"]
+mod clones;
+#[path = "real_server/connections.rs"]
+mod connections;
 #[path = "real_server/entries.rs"]
 mod entries;
+#[path = "real_server/join_token.rs"]
+mod join_token;
 #[path = "real_server/outages.rs"]
 mod outages;
+#[path = "real_server/rebootstrap.rs"]
+mod rebootstrap;
+#[path = "real_server/restarts.rs"]
+mod restarts;
+#[path = "real_server/restored.rs"]
+mod restored;
 #[path = "real_server/rotation.rs"]
 mod rotation;
+#[path = "real_server/spent_tokens.rs"]
+mod spent_tokens;
 #[path = "real_server/takeover.rs"]
 mod takeover;
+#[path = "real_server/ways_in.rs"]
+mod ways_in;
 
 use std::path::Path;
 

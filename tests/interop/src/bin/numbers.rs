@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use interop::agent::{Agent, Bootstrap};
+use interop::agent::Agent;
+use interop::agent_options::AgentOptions;
 use interop::api::Client;
-use interop::server::Lifetimes;
+use interop::server_options::ServerOptions;
 use interop::world::World;
 use interop::{own_selector, seconds, tools, wait_for};
 
@@ -45,10 +46,10 @@ struct Figures {
 
 fn main() {
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
     let measure = |name: &str, binary: PathBuf| {
         let node = world.node(name);
-        let mut agent = Agent::configure(&world.path(name), &server, &node, Bootstrap::BundleFile);
+        let mut agent = world.agent_with(name, AgentOptions::x509pop(&server, &node));
         server.register(&agent.id, name, &own_selector(), 0);
         Figures::of(&mut agent, name, &binary)
     };

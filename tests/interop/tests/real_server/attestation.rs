@@ -1,12 +1,13 @@
 //! Attestation by x509pop.
 
-use interop::agent::{Agent, Bootstrap};
+use interop::agent::Agent;
+use interop::agent_options::AgentOptions;
 use interop::node::Encoding::{Pkcs8, Traditional};
 use interop::node::KeyKind::{Ec, Rsa};
-use interop::server::Lifetimes;
+use interop::server_options::ServerOptions;
 use interop::tools;
 use interop::world::World;
-use interop::{own_selector, seconds, wait_for};
+use interop::{TRUST_DOMAIN, own_selector, seconds, wait_for};
 
 #[test]
 fn every_kind_of_node_key_attests_in_every_encoding() {
@@ -23,11 +24,11 @@ fn every_kind_of_node_key_attests_in_every_encoding() {
         ("p521-sec1", Ec("secp521r1"), Traditional),
     ];
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
 
     let agents = kinds.map(|(name, kind, encoding)| {
         let node = world.nodes.node(name, kind, encoding);
-        let mut agent = Agent::configure(&world.path(name), &server, &node, Bootstrap::BundleFile);
+        let mut agent = world.agent_with(name, AgentOptions::x509pop(&server, &node));
         agent.launch(&tools::agent());
         server.register(&agent.id, name, &own_selector(), 0);
         (name, agent)
@@ -43,7 +44,7 @@ fn every_kind_of_node_key_attests_in_every_encoding() {
 #[test]
 fn a_restart_uses_the_stored_svid_and_does_not_attest_again() {
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     agent.start();
     server.register(&agent.id, "w", &own_selector(), 0);
@@ -60,14 +61,38 @@ fn a_restart_uses_the_stored_svid_and_does_not_attest_again() {
 }
 
 #[test]
+fn an_agent_takes_its_id_from_the_servers_path_template_and_a_server_may_have_rsa_authorities() {
+    let world = World::new();
+    let server = world.server(ServerOptions {
+        agent_path_template: Some("/x509pop/cn/{{ .Subject.CommonName }}"),
+        ca_key_type: "rsa-2048",
+        ..ServerOptions::default()
+    });
+    let mut options = AgentOptions::x509pop(&server, &world.node("node"));
+    options.id = format!("spiffe://{TRUST_DOMAIN}/spire/agent/x509pop/cn/node");
+    let mut agent = world.agent_with("agent", options);
+    server.register(&agent.id, "w", &own_selector(), 0);
+
+    agent.start();
+    agent.wait_served(&["w"]);
+    agent.stop();
+    agent.start();
+
+    agent.wait_served(&["w"]);
+    assert_eq!(server.agents(), [agent.id.as_str()]);
+    assert_eq!(server.attestations(), 1);
+}
+
+#[test]
 fn an_agent_without_a_bundle_attests_with_insecure_bootstrap() {
     let world = World::new();
-    let server = world.server(Lifetimes::default());
-    let mut agent = Agent::configure(
-        &world.path("agent"),
-        &server,
-        &world.node("node"),
-        Bootstrap::Insecure,
+    let server = world.server(ServerOptions::default());
+    let mut agent = world.agent_with(
+        "agent",
+        AgentOptions {
+            trust: "insecure_bootstrap = true".to_owned(),
+            ..AgentOptions::x509pop(&server, &world.node("node"))
+        },
     );
 
     agent.start();
@@ -87,7 +112,7 @@ fn an_agent_without_a_bundle_attests_with_insecure_bootstrap() {
 #[test]
 fn an_evicted_agent_attests_again_in_the_same_process_and_its_streams_stay_open() {
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     agent.start();
     server.register(&agent.id, "w", &own_selector(), 0);
@@ -115,7 +140,7 @@ fn an_evicted_agent_attests_again_in_the_same_process_and_its_streams_stay_open(
 #[test]
 fn an_agent_evicted_while_it_was_stopped_attests_at_its_next_start() {
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     agent.start();
     server.register(&agent.id, "w", &own_selector(), 0);

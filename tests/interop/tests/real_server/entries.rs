@@ -1,7 +1,8 @@
 //! Registration entries as they come, change and go.
 
 use interop::agent::answered;
-use interop::server::{Lifetimes, NewEntry};
+use interop::server::NewEntry;
+use interop::server_options::ServerOptions;
 use interop::world::World;
 use interop::{own_selector, own_uid, seconds, wait_for};
 use spiffe::WorkloadApiError;
@@ -9,7 +10,7 @@ use spiffe::WorkloadApiError;
 #[test]
 fn entries_are_served_as_they_come_and_go_and_a_caller_without_one_is_denied() {
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     agent.start();
     server.register(
@@ -42,7 +43,7 @@ fn entries_are_served_as_they_come_and_go_and_a_caller_without_one_is_denied() {
 fn twelve_hundred_entries_are_all_signed_and_served() {
     const COUNT: usize = 1200;
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     let paths: Vec<String> = (0..COUNT).map(|number| format!("w{number}")).collect();
     let entry = |path: &String| NewEntry {

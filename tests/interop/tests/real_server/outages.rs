@@ -1,6 +1,6 @@
 //! A server that goes away, comes back, or is not the one it was.
 
-use interop::server::Lifetimes;
+use interop::server_options::ServerOptions;
 use interop::tools;
 use interop::watcher::Sdk;
 use interop::world::World;
@@ -9,7 +9,7 @@ use interop::{own_selector, seconds, wait_for};
 #[test]
 fn a_server_restart_is_survived_and_entries_made_later_arrive() {
     let world = World::new();
-    let mut server = world.server(Lifetimes::default());
+    let mut server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     agent.start();
     server.register(&agent.id, "w", &own_selector(), 0);
@@ -35,7 +35,7 @@ fn a_server_restart_is_survived_and_entries_made_later_arrive() {
 #[test]
 fn a_server_under_an_unknown_authority_is_refused_and_the_agent_goes_on_serving() {
     let world = World::new();
-    let mut server = world.server(Lifetimes::default());
+    let mut server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     agent.start();
     server.register(&agent.id, "w", &own_selector(), 0);

@@ -1,13 +1,13 @@
 //! One data directory under both agents, in turn.
 
 use interop::own_selector;
-use interop::server::Lifetimes;
+use interop::server_options::ServerOptions;
 use interop::world::World;
 
 #[test]
 fn a_data_directory_of_the_go_agent_is_taken_over_and_given_back_without_attesting() {
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     server.register(&agent.id, "w", &own_selector(), 0);
 
@@ -29,7 +29,7 @@ fn a_data_directory_of_the_go_agent_is_taken_over_and_given_back_without_attesti
 #[test]
 fn a_data_directory_of_this_agent_serves_the_go_agent_and_comes_back_without_attesting() {
     let world = World::new();
-    let server = world.server(Lifetimes::default());
+    let server = world.server(ServerOptions::default());
     let mut agent = world.agent(&server);
     server.register(&agent.id, "w", &own_selector(), 0);
 
