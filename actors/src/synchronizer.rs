@@ -215,7 +215,7 @@ impl Synchronizer {
             match refreshed {
                 Ok(bundle) => self.keep(bundle),
                 Err(error) => {
-                    tracing::warn!(%error, "Bundle not refreshed");
+                    self.complain(&error, "Bundle not refreshed");
                     self.schedule.bundles_refreshed(self.tools.clock.now());
                     self.report(&error, serial);
                 }
@@ -283,7 +283,7 @@ impl Synchronizer {
     fn sync_failed(&mut self, error: &SyncError, serial: Option<&str>) {
         self.schedule
             .sync_failed(self.tools.clock.now(), &mut self.random);
-        tracing::error!(%error, "Synchronize failed");
+        self.complain(error, "Synchronize failed");
         let reason: Arc<str> = error.to_string().into();
         self.readiness
             .send_if_modified(|readiness| match &mut readiness.phase {
@@ -317,8 +317,21 @@ impl Synchronizer {
         let step = self.signing_backoff.next(&mut self.random);
         let rest = retry_wait(step, earliest_end.map(|end| now.until(end)));
         self.schedule.rest_signing(now, Some(rest));
-        tracing::error!(%error, "Unable to sign X509-SVIDs");
+        self.complain(&error, "Unable to sign X509-SVIDs");
         self.report(&error, serial);
+    }
+
+    /// Says that something failed. An unknown authority is said once, by the attestor: it may stay for days.
+    fn complain(&self, error: &SyncError, what: &str) {
+        if matches!(
+            error,
+            SyncError::Server(ServerError::UnknownAuthority { .. })
+        ) && self.unknown.is_some()
+        {
+            tracing::debug!(%error, "{what}");
+        } else {
+            tracing::error!(%error, "{what}");
+        }
     }
 
     fn keep(&mut self, bundle: Arc<Bundle>) {

@@ -120,16 +120,21 @@ impl Attestor {
             return;
         }
         let retry_in = format!("{:.1}s", wait.as_secs_f64());
+        if self.held.is_none() {
+            self.show_attesting(&error.to_string());
+        }
+        if matches!(error, ServerError::UnknownAuthority { .. }) {
+            // Said once, by what follows: it may stay for days.
+            tracing::debug!(%error, retry_in, "The attempt failed");
+            self.retry_after(wait, ctx);
+            return self.server_unknown(&error, ctx);
+        }
         if self.held.is_some() {
             tracing::error!(%error, retry_in, "Unable to rotate the agent SVID");
         } else {
             tracing::warn!(%error, retry_in, "Failed to retrieve attestation result");
-            self.show_attesting(&error.to_string());
         }
         self.retry_after(wait, ctx);
-        if matches!(error, ServerError::UnknownAuthority { .. }) {
-            self.server_unknown(&error, ctx);
-        }
     }
 
     /// No bundle to verify the server by: a file may still come within a minute, a damaged one does not mend itself, a server is waited for.
@@ -313,7 +318,7 @@ impl Attestor {
     /// Reports an unknown authority once, and starts over where that is configured and the time has come (design D2).
     pub(super) fn server_unknown(&mut self, error: &ServerError, ctx: &mut Context<Self>) {
         if self.trouble(Trouble::UnknownAuthority, Some(&error.to_string())) {
-            tracing::error!(%error, "The server's authority is unknown; valid identities are served on");
+            tracing::error!(%error, "The server cannot be verified; valid identities are served on and the agent keeps trying");
         }
         if self.rebootstrap.is_starting_over() {
             return;
@@ -346,7 +351,7 @@ impl Attestor {
 
     /// The delay before starting over has passed: is the authority still unknown?
     pub(super) fn look_again(&mut self, ctx: &mut Context<Self>) {
-        if self.state == State::Ended || !self.readiness_says_unknown() {
+        if self.state == State::Ended || !self.knows_that_unknown() {
             return;
         }
         let Some(serial) = self.held.as_ref().map(|held| held.svid.leaf().serial_hex()) else {
@@ -373,13 +378,13 @@ impl Attestor {
         }));
     }
 
-    fn readiness_says_unknown(&self) -> bool {
+    fn knows_that_unknown(&self) -> bool {
         let readiness = self.tools.readiness.borrow();
         readiness.troubles.contains_key(&Trouble::UnknownAuthority)
     }
 
     fn server_known(&mut self, ctx: &mut Context<Self>) {
-        if self.readiness_says_unknown() {
+        if self.knows_that_unknown() {
             tracing::info!("The server's authority is known again");
             self.trouble(Trouble::UnknownAuthority, None);
         }
