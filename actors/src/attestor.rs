@@ -35,7 +35,7 @@ use crate::synchronizer::Attested;
 use attempt::{Attempt, AttemptError, Granted, PendingKey};
 use lifecycle::{AfterFailure, Rejections, Replacing, Retries, Start, Way};
 use node::NodeAttestor;
-use trust::{BundleSource, BundleSourceError};
+use trust::{BundleSource, BundleSourceError, BundleSources};
 
 /// How long a bundle file may be missing at the first start (the reference's budget).
 const BUNDLE_PATIENCE: Duration = Duration::from_mins(1);
@@ -53,6 +53,8 @@ pub struct AttestorConfig {
     pub trust_domain: TrustDomain,
     /// Where the first bundle comes from.
     pub bundle_source: BundleSource,
+    /// All sources, in the order in which they are asked.
+    pub bundle_sources: BundleSources,
     /// How long before its end the agent SVID is replaced at the latest.
     pub availability_target: Option<Duration>,
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::ast::Position;
-use super::model::{Config, OfflineIdentities, RebootstrapMode, TrustBundleSource};
-use super::plugin::{KeyManager, NodeAttestor, OtherPlugin, WorkloadAttestor, X509pop};
+use super::model::{Config, OfflineIdentities, RebootstrapMode};
+use super::plugin::{KeyManager, NodeAttestor, OtherPlugin, WorkloadAttestor};
 
 /// A setting that has no effect in this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unbuilt {
-    /// The full name, such as `agent.trust_bundle_url` or `plugins.NodeAttestor.sshpop`.
+    /// The full name, such as `agent.join_token` or `plugins.NodeAttestor.sshpop`.
     pub(crate) key: String,
     /// The line in the file; `None` if a flag set it.
     pub(crate) line: Option<u32>,
@@ -46,14 +46,7 @@ pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec
             });
         }
     };
-    let (url, workload_api) = match config.trust_bundle {
-        TrustBundleSource::Url { .. } => (true, false),
-        TrustBundleSource::WorkloadApi { .. } => (false, true),
-        TrustBundleSource::Path { .. } | TrustBundleSource::Insecure => (false, false),
-    };
     add("agent.join_token", true, config.join_token.is_some());
-    add("agent.trust_bundle_url", true, url);
-    add("agent.trust_bundle_spiffe_workload_api", true, workload_api);
     add(
         "agent.rebootstrap_mode",
         false,
@@ -90,11 +83,6 @@ pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec
         "agent.edge.offline_identities",
         false,
         edge.offline_identities != OfflineIdentities::Off,
-    );
-    add(
-        "agent.edge.trust_bundle_sources",
-        false,
-        !edge.trust_bundle_sources.is_empty(),
     );
     add("agent.edge.files", false, !edge.files.is_empty());
     for key in SILENT {
@@ -136,8 +124,7 @@ fn plugins(config: &Config) -> Vec<(String, bool)> {
         found.push((name("KeyManager", &plugin.name), true));
     }
     let attestor = match &config.node_attestor {
-        NodeAttestor::X509pop(X509pop::Files { .. }) => None,
-        NodeAttestor::X509pop(X509pop::WorkloadApi { .. }) => Some("x509pop"),
+        NodeAttestor::X509pop(_) => None,
         NodeAttestor::JoinToken => Some("join_token"),
         NodeAttestor::Sshpop { .. } => Some("sshpop"),
         NodeAttestor::HttpChallenge(_) => Some("http_challenge"),

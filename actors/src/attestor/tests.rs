@@ -152,6 +152,7 @@ fn start(clock: Clock, server: Rc<ScriptedServer>, disk: Disk) -> World {
     let config = AttestorConfig {
         trust_domain: TrustDomain::parse(TRUST_DOMAIN).unwrap(),
         bundle_source: BundleSource::Insecure,
+        bundle_sources: BundleSource::Insecure.into(),
         availability_target: None,
     };
     let tools = AttestorTools {
