@@ -5,9 +5,10 @@
 //! set up is in `stage.rs`, the workload in `workload.rs`, how it is told in `narrator.rs`.
 
 use std::io::IsTerminal as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use actors::attestor::trust::web::Web;
 use actors::clock::Clock;
 use anyhow::{anyhow, bail};
 
@@ -21,7 +22,7 @@ use workload::{Credential, Workload};
 
 use crate::cli::{FAILURE, Output, SUCCESS, Surroundings};
 use crate::signal::Signals;
-use crate::system::{self, Agent};
+use crate::system::{self, Agent, Host};
 
 /// Where this process looks itself up as a workload.
 const PROC_ROOT: &str = "/proc";
@@ -90,7 +91,11 @@ async fn play(
     signals: &mut Signals,
     narrator: &mut Narrator<'_>,
 ) -> anyhow::Result<()> {
-    let mut agent = Agent::start(&stage.config, Path::new(PROC_ROOT))?;
+    let host = Host {
+        proc_root: PathBuf::from(PROC_ROOT),
+        web: Web::from_environment(&|_| None, stage.clock.clone()),
+    };
+    let mut agent = Agent::start(&stage.config, &host)?;
     let told = tokio::select! {
         told = tokio::time::timeout(TIME_LIMIT, tell(stage, narrator)) => told,
         ended = agent.until_ended(signals, &stage.log) => {

@@ -24,7 +24,8 @@ use std::time::Duration;
 use actix::{Actor, Addr, Context, Handler, SyncArbiter};
 use actors::attestor::node::NodeAttestor;
 use actors::attestor::rebootstrap::{RebootstrapConfig, RebootstrapMode};
-use actors::attestor::trust::{BundleSource, BundleSources};
+use actors::attestor::trust::web::Web;
+use actors::attestor::trust::{BundleSources, PinnedSource};
 use actors::attestor::{Attestor, AttestorConfig, AttestorTools, Banned};
 use actors::cache::{Cache, Forget, ReportMissing};
 use actors::clock::Clock;
@@ -55,9 +56,18 @@ const BLOCKING_STACK_BYTES: usize = 512 * 1024;
 /// How long shutdown waits for the endpoint.
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(2500);
 
-/// Runs the agent until a signal or an actor ends it; the exit code. `proc_root` is where the unix attestor looks processes up.
-pub(crate) fn run(config: &Config, log: &LogHandle, proc_root: &Path) -> u8 {
-    let code = on_actor_system(serve(config, log, proc_root));
+/// What the agent takes from the machine beside its configuration.
+#[derive(Debug)]
+pub(crate) struct Host {
+    /// Where the unix attestor looks processes up.
+    pub(crate) proc_root: PathBuf,
+    /// How https is spoken here.
+    pub(crate) web: Web,
+}
+
+/// Runs the agent until a signal or an actor ends it; the exit code.
+pub(crate) fn run(config: &Config, log: &LogHandle, host: &Host) -> u8 {
+    let code = on_actor_system(serve(config, log, host));
     code.unwrap_or_else(|error| {
         tracing::error!(error = format!("{error:#}"), "Agent crashed");
         1
@@ -83,9 +93,9 @@ pub(crate) fn on_actor_system<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Everything between the start and the end of the agent.
-async fn serve(config: &Config, log: &LogHandle, proc_root: &Path) -> anyhow::Result<u8> {
+async fn serve(config: &Config, log: &LogHandle, host: &Host) -> anyhow::Result<u8> {
     let mut signals = Signals::install()?;
-    let mut agent = Agent::start(config, proc_root)?;
+    let mut agent = Agent::start(config, host)?;
     let ended = agent.until_ended(&mut signals, log).await;
     agent.stop().await;
     Ok(conclude(ended))
@@ -100,14 +110,16 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Binds the sockets and starts the actors; attestation begins at once. Only inside [`on_actor_system`].
-    pub(crate) fn start(config: &Config, proc_root: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(config: &Config, host: &Host) -> anyhow::Result<Self> {
         tracing::info!(data_dir = %config.data_dir.display(), version = env!("CARGO_PKG_VERSION"), "Starting agent");
         let descriptor_limit = actors::endpoint::raise_descriptor_limit();
         let sockets = bind_sockets(config)?;
         let node = way_in::way_in(config)?;
-        let attestors = workload_attestors(config, proc_root, &Clock::system())?;
+        let attestors = workload_attestors(config, &host.proc_root, &Clock::system())?;
         let (exit, exits) = mpsc::unbounded_channel();
-        let endpoint = start_actors(config, sockets, (node, attestors), descriptor_limit, exit)?;
+        let sources = bundle_sources(config, host.web.clone());
+        let ways = (node, attestors, sources);
+        let endpoint = start_actors(config, sockets, ways, descriptor_limit, exit)?;
         Ok(Self { endpoint, exits })
     }
 
@@ -159,7 +171,11 @@ fn bind(
 fn start_actors(
     config: &Config,
     sockets: Sockets,
-    (node, workload_attestors): (Rc<dyn NodeAttestor>, Vec<Rc<dyn WorkloadAttestor>>),
+    (node, workload_attestors, bundle_sources): (
+        Rc<dyn NodeAttestor>,
+        Vec<Rc<dyn WorkloadAttestor>>,
+        BundleSources,
+    ),
     descriptor_limit: u64,
     exit: mpsc::UnboundedSender<Exit>,
 ) -> anyhow::Result<Addr<Endpoint>> {
@@ -248,7 +264,7 @@ fn start_actors(
         trust_domain,
         server_address: config.server_address.clone(),
         server_port: config.server_port,
-        bundle_sources: BundleSources(vec![bundle_source(config)?]),
+        bundle_sources,
         rebootstrap: rebootstrap(config),
         availability_target: config.availability_target,
         arrival_spread: config.edge.arrival_spread,
@@ -356,17 +372,12 @@ fn workload_attestors(
     Ok(attestors)
 }
 
-fn bundle_source(config: &Config) -> anyhow::Result<BundleSource> {
-    match &config.trust_bundle {
-        config::TrustBundleSource::Path { path, format } => Ok(BundleSource::File {
-            path: path.clone(),
-            format: bundle_format(*format),
-        }),
-        config::TrustBundleSource::Insecure => Ok(BundleSource::Insecure),
-        config::TrustBundleSource::Url { .. } | config::TrustBundleSource::WorkloadApi { .. } => {
-            bail!("the configured source of the trust bundle is not available in this build yet")
-        }
-    }
+/// The classic source is asked first.
+fn bundle_sources(config: &Config, web: Web) -> BundleSources {
+    let classic = config.trust_bundle.iter().cloned();
+    let listed = config.edge.trust_bundle_sources.iter().cloned();
+    let all = classic.map(PinnedSource::unpinned).chain(listed);
+    BundleSources::new(all.collect(), web)
 }
 
 fn rebootstrap(config: &Config) -> RebootstrapConfig {
@@ -377,13 +388,6 @@ fn rebootstrap(config: &Config) -> RebootstrapConfig {
             config::RebootstrapMode::Always => RebootstrapMode::Always,
         },
         delay: config.rebootstrap.delay,
-    }
-}
-
-fn bundle_format(format: config::BundleFormat) -> actors::bundle::BundleFormat {
-    match format {
-        config::BundleFormat::Pem => actors::bundle::BundleFormat::Pem,
-        config::BundleFormat::Spiffe => actors::bundle::BundleFormat::Spiffe,
     }
 }
 

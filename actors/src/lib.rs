@@ -65,3 +65,4 @@ pub mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod wire;
+pub mod workload_api;

@@ -155,7 +155,7 @@ impl Checker<'_> {
             disable_workload_api,
             disable_sds_api,
             log,
-            trust_bundle: trust_bundle?,
+            trust_bundle,
             rebootstrap,
             join_token,
             workload_key_type,

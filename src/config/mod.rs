@@ -4,6 +4,7 @@
 //! convert ([`raw`]), judge ([`check`]). Only [`load`] and the reading of `join_token_file` and `plugin_data_file` touch the disk; nothing is written.
 
 pub(crate) mod ast;
+mod bundle_source;
 mod check;
 pub(crate) mod duration;
 pub(crate) mod error;

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use actors::attestor::trust::{BundleSource, PinnedSource};
+
 use super::ast::Object;
 use super::error::Warning;
 pub(crate) use super::plugin::*;
@@ -69,7 +71,8 @@ pub(crate) struct Config {
     pub(crate) disable_workload_api: bool,
     pub(crate) disable_sds_api: bool,
     pub(crate) log: LogConfig,
-    pub(crate) trust_bundle: TrustBundleSource,
+    /// The source that is asked first; `None`: `edge.trust_bundle_sources` alone are asked.
+    pub(crate) trust_bundle: Option<BundleSource>,
     pub(crate) rebootstrap: Rebootstrap,
     /// From `join_token`, `-joinToken` or the token file, trimmed.
     pub(crate) join_token: Option<Secret>,
@@ -138,43 +141,6 @@ pub(crate) enum LogFormat {
     Unset,
     Text,
     Json,
-}
-
-/// `trust_bundle_format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BundleFormat {
-    Pem,
-    Spiffe,
-}
-
-/// Where the first trust bundle comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TrustBundleSource {
-    /// A file, read again at each fetch.
-    Path { path: PathBuf, format: BundleFormat },
-    /// `https://`, or `http://` through a Unix socket.
-    Url {
-        url: BundleUrl,
-        unix_socket: Option<PathBuf>,
-        format: BundleFormat,
-    },
-    /// Another agent's Workload API, as an endpoint URI.
-    WorkloadApi { address: String },
-    /// None: the first server is believed.
-    Insecure,
-}
-
-/// A URL that may carry credentials; `Debug` shows neither user nor query.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct BundleUrl(pub(crate) String);
-
-impl fmt::Debug for BundleUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let host = authority.rsplit('@').next().unwrap_or_default();
-        write!(f, "BundleUrl({scheme}://{host}/..)")
-    }
 }
 
 /// `rebootstrap_mode` and `rebootstrap_delay`.
@@ -264,7 +230,8 @@ pub(crate) struct EdgeConfig {
     pub(crate) empty_sync_patience: Option<Duration>,
     pub(crate) arrival_spread: Duration,
     pub(crate) min_remaining: Option<Duration>,
-    pub(crate) trust_bundle_sources: Vec<String>,
+    /// Asked in this order, after the classic one.
+    pub(crate) trust_bundle_sources: Vec<PinnedSource>,
     pub(crate) files: Vec<OpaqueData>,
     /// `None`: never exit for that.
     pub(crate) exit_if_unreachable_for: Option<Duration>,

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use actors::workload_api::Address;
+
 use super::model::{OpaqueData, Secret};
 
 /// Where agent keys live.
@@ -34,8 +36,8 @@ pub(crate) enum X509pop {
         certificate_path: PathBuf,
         intermediates_path: Option<PathBuf>,
     },
-    /// Another agent's Workload API, as an endpoint URI.
-    WorkloadApi { spiffe_endpoint_socket: String },
+    /// Another agent's Workload API.
+    WorkloadApi { spiffe_endpoint_socket: Address },
 }
 
 /// `http_challenge`.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::ast::Position;
-use super::model::{Config, OfflineIdentities, TrustBundleSource};
-use super::plugin::{KeyManager, NodeAttestor, OtherPlugin, WorkloadAttestor, X509pop};
+use super::model::{Config, OfflineIdentities};
+use super::plugin::{KeyManager, NodeAttestor, OtherPlugin, WorkloadAttestor};
 
 /// A setting that has no effect in this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,13 +43,6 @@ pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec
             });
         }
     };
-    let (url, workload_api) = match config.trust_bundle {
-        TrustBundleSource::Url { .. } => (true, false),
-        TrustBundleSource::WorkloadApi { .. } => (false, true),
-        TrustBundleSource::Path { .. } | TrustBundleSource::Insecure => (false, false),
-    };
-    add("agent.trust_bundle_url", true, url);
-    add("agent.trust_bundle_spiffe_workload_api", true, workload_api);
     add(
         "agent.authorized_delegates",
         false,
@@ -81,11 +74,6 @@ pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec
         "agent.edge.offline_identities",
         false,
         edge.offline_identities != OfflineIdentities::Off,
-    );
-    add(
-        "agent.edge.trust_bundle_sources",
-        false,
-        !edge.trust_bundle_sources.is_empty(),
     );
     add("agent.edge.files", false, !edge.files.is_empty());
     for key in SILENT {
@@ -127,11 +115,10 @@ fn plugins(config: &Config) -> Vec<(String, bool)> {
         found.push((name("KeyManager", &plugin.name), true));
     }
     let attestor = match &config.node_attestor {
-        NodeAttestor::X509pop(X509pop::Files { .. })
+        NodeAttestor::X509pop(_)
         | NodeAttestor::JoinToken
         | NodeAttestor::Sshpop { .. }
         | NodeAttestor::HttpChallenge(_) => None,
-        NodeAttestor::X509pop(X509pop::WorkloadApi { .. }) => Some("x509pop"),
         NodeAttestor::TpmDevid(_) => Some("tpm_devid"),
         NodeAttestor::Other(OtherPlugin { name, .. }) => Some(name.as_str()),
     };

@@ -6,7 +6,7 @@ use actors::attestor::http_challenge::{HttpChallenge, HttpChallengeConfig};
 use actors::attestor::join_token::JoinToken;
 use actors::attestor::node::NodeAttestor;
 use actors::attestor::sshpop::Sshpop;
-use actors::attestor::x509pop::X509pop;
+use actors::attestor::x509pop::{X509pop, X509popSvid};
 use anyhow::{Context as _, bail};
 
 use crate::config::{self, Config, Secret};
@@ -67,9 +67,10 @@ fn attestor(config: &Config) -> anyhow::Result<Rc<dyn NodeAttestor>> {
                 .context("failed to configure NodeAttestor \"http_challenge\"")?;
             Rc::new(http_challenge)
         }
-        config::NodeAttestor::X509pop(config::X509pop::WorkloadApi { .. })
-        | config::NodeAttestor::TpmDevid(_)
-        | config::NodeAttestor::Other(_) => {
+        config::NodeAttestor::X509pop(config::X509pop::WorkloadApi {
+            spiffe_endpoint_socket,
+        }) => Rc::new(X509popSvid::new(spiffe_endpoint_socket.clone())),
+        config::NodeAttestor::TpmDevid(_) | config::NodeAttestor::Other(_) => {
             bail!("the configured node attestor is not available in this build yet")
         }
     })

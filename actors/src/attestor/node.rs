@@ -55,4 +55,12 @@ pub enum EvidenceError {
     /// Signing failed.
     #[error("unable to sign the challenge: {0}")]
     Signing(String),
+    /// Another agent has no certificate and key for this one: that may change.
+    #[error("{address}: {reason}")]
+    WorkloadApi {
+        /// Where its Workload API is.
+        address: String,
+        /// What went wrong.
+        reason: String,
+    },
 }

@@ -172,7 +172,7 @@ impl NodeAttestor for OneTimeNode {
 /// What a test chooses before the start.
 struct Setup {
     node: Rc<dyn NodeAttestor>,
-    sources: Vec<BundleSource>,
+    source: BundleSource,
     mode: RebootstrapMode,
     arrival_spread: Duration,
 }
@@ -181,7 +181,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             node: Rc::new(TrustedNode),
-            sources: vec![BundleSource::Insecure],
+            source: BundleSource::Insecure,
             mode: RebootstrapMode::Never,
             arrival_spread: Duration::ZERO,
         }
@@ -224,7 +224,7 @@ fn start_with(setup: Setup, clock: Clock, server: Rc<ScriptedServer>, disk: Disk
         trust_domain: TrustDomain::parse(TRUST_DOMAIN).unwrap(),
         server_address: "server.test".into(),
         server_port: 8081,
-        bundle_sources: BundleSources(setup.sources),
+        bundle_sources: setup.source.into(),
         rebootstrap: RebootstrapConfig {
             mode: setup.mode,
             delay: Duration::from_mins(10),

@@ -1,6 +1,6 @@
-//! `x509pop`: the node proves that it holds the key of an X.509 certificate from a file (node-side 2.3).
+//! `x509pop`: the node proves that it holds the key of an X.509 certificate, from a file or from another agent (node-side 2.3).
 //!
-//! Owns the three paths and, for the length of one attestation, what stands in the files. Signatures are in
+//! Owns the three paths or the other agent's address and, for the length of one attestation, what stands there. Signatures are in
 //! [`signing`], the JSON on the wire in [`messages`].
 
 use std::fmt;
@@ -10,12 +10,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use zeroize::Zeroizing;
 
 use super::node::{Answer, EvidenceError, NodeAttestor, Proof};
 use super::node_file;
-use super::node_key::NodeKey;
+use super::node_key::{NodeKey, NodeKeyError};
 use crate::svid::{Certificate, PemPolicy, pem};
+use crate::workload_api::{self, Address, FetchedSvid};
 use messages::{NONCE_BYTES, Nonce};
 
 mod messages;
@@ -25,6 +27,8 @@ mod tests;
 
 /// Type string of the attestor.
 const NAME: &str = "x509pop";
+/// Operators grep for it, as Go has it.
+const UNLOADABLE: &str = "unable to load keypair";
 /// Largest file in bytes.
 const MAX_FILE_BYTES: u64 = 2 * 1024 * 1024;
 
@@ -37,7 +41,13 @@ pub struct X509pop {
     intermediates: Option<PathBuf>,
 }
 
-/// What stood in the files.
+/// Attestation by the X.509-SVID that another agent hands out to this process, asked for anew each time.
+#[derive(Debug, Clone)]
+pub struct X509popSvid {
+    address: Address,
+}
+
+/// What stood in the files, or was handed out.
 struct Evidence {
     /// Leaf first; never empty.
     certificates: Vec<Certificate>,
@@ -110,6 +120,46 @@ impl NodeAttestor for X509pop {
     }
 }
 
+impl X509popSvid {
+    /// Takes the address of the other agent's Workload API (`spiffe_endpoint_socket`).
+    pub fn new(address: Address) -> Self {
+        Self { address }
+    }
+
+    fn unavailable(&self, reason: &dyn fmt::Display) -> EvidenceError {
+        EvidenceError::WorkloadApi {
+            address: self.address.to_string(),
+            reason: format!("{UNLOADABLE}: {reason}"),
+        }
+    }
+}
+
+impl NodeAttestor for X509popSvid {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn may_attest_again(&self) -> bool {
+        true
+    }
+
+    fn prepare(
+        self: Rc<Self>,
+    ) -> Pin<Box<dyn Future<Output = Result<Box<dyn Proof>, EvidenceError>>>> {
+        Box::pin(async move {
+            let svid = workload_api::fetch_x509_svid(&self.address)
+                .await
+                .map_err(|error| self.unavailable(&error.reason))?;
+            // Checking a large RSA key takes longer than the actors' thread should wait.
+            let loaded = tokio::task::spawn_blocking(move || Evidence::of(svid)).await;
+            let evidence = loaded
+                .map_err(|_| self.unavailable(&"loading was interrupted"))?
+                .map_err(|error| self.unavailable(&error))?;
+            Ok(Box::new(evidence) as Box<dyn Proof>)
+        })
+    }
+}
+
 impl Proof for Evidence {
     fn attestor_name(&self) -> &'static str {
         NAME
@@ -132,6 +182,17 @@ impl Evidence {
             .fill(&mut nonce)
             .map_err(|_| EvidenceError::Signing("no random numbers".to_owned()))?;
         self.answer(challenge, &nonce, &random)
+    }
+
+    fn of(svid: FetchedSvid) -> Result<Self, NodeKeyError> {
+        let FetchedSvid { chain, key } = svid;
+        let leaf = chain.first().expect("an SVID has a leaf");
+        let pkcs8 = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(&key[..]));
+        let key = NodeKey::load(&pkcs8, leaf.public_key_der())?;
+        Ok(Self {
+            certificates: chain,
+            key,
+        })
     }
 
     fn answer(
@@ -167,10 +228,9 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, EvidenceError> {
     node_file::read(path, MAX_FILE_BYTES).map_err(|error| unusable(path, &error))
 }
 
-/// Operators grep for "unable to load keypair", as Go has it.
 fn unusable(path: &Path, reason: &dyn fmt::Display) -> EvidenceError {
     EvidenceError::File {
         path: path.display().to_string(),
-        reason: format!("unable to load keypair: {reason}"),
+        reason: format!("{UNLOADABLE}: {reason}"),
     }
 }

@@ -1,19 +1,24 @@
-//! Where the first trust bundle comes from (exactly one source, each with its own rules), and when to start over from it.
+//! Where the first trust bundle comes from (one classic source, each with its own rules, and a list), and when to start over from it.
 
 use std::time::Duration;
 
-use super::super::model::{
-    BundleFormat, BundleUrl, Rebootstrap, RebootstrapMode, TrustBundleSource,
-};
+use actors::attestor::trust::url::BundleUrl;
+use actors::attestor::trust::{BundleSource, PinnedSource};
+use actors::bundle::BundleFormat;
+use actors::workload_api::Address;
+
+use super::super::bundle_source;
+use super::super::model::{Rebootstrap, RebootstrapMode};
 use super::super::raw::RawAgent;
 use super::super::section::Spanned;
 use super::{Checker, Origin, paths, pick, pick_bool};
 
+const INSECURE: &str = "insecure_bootstrap";
 const DEFAULT_REBOOTSTRAP_DELAY: Duration = Duration::from_mins(10);
 
 impl Checker<'_> {
-    /// The one source; `None` where there is a problem.
-    pub(super) fn trust_bundle(&mut self, agent: &RawAgent) -> Option<TrustBundleSource> {
+    /// The classic source; `None` where a list stands alone, or where there is a problem.
+    pub(super) fn trust_bundle(&mut self, agent: &RawAgent) -> Option<BundleSource> {
         let flags = self.flags;
         let path = pick(
             flags.trust_bundle.as_ref(),
@@ -37,7 +42,7 @@ impl Checker<'_> {
                 .map_or(Origin::Flag("-insecureBootstrap"), |on| on.origin),
         };
         let sources = [
-            ("insecure_bootstrap", insecure.value, insecure.origin),
+            (INSECURE, insecure.value, insecure.origin),
             ("trust_bundle_url", !url.value.is_empty(), url.origin),
             ("trust_bundle_path", !path.value.is_empty(), path.origin),
             (
@@ -46,8 +51,8 @@ impl Checker<'_> {
                 workload_api.origin,
             ),
         ];
-        self.one_source(&sources);
-        let format = self.bundle_format(agent);
+        self.one_source(&sources, !agent.edge.trust_bundle_sources.is_empty());
+        let format = Some(self.bundle_format(agent));
         let unix_socket = agent
             .trust_bundle_unix_socket
             .clone()
@@ -57,24 +62,37 @@ impl Checker<'_> {
             self.problem("agent.trust_bundle_unix_socket", socket.origin, message);
         }
         if !workload_api.value.is_empty() {
-            self.workload_api_address("agent.trust_bundle_spiffe_workload_api", &workload_api);
-            return Some(TrustBundleSource::WorkloadApi {
-                address: workload_api.value,
-            });
+            return self.workload_api(&workload_api);
         }
         if !url.value.is_empty() {
-            self.bundle_url(&url, unix_socket.is_some());
-            return Some(TrustBundleSource::Url {
-                url: BundleUrl(url.value),
-                unix_socket: unix_socket.map(|socket| paths::absolute(self.cwd, &socket.value)),
+            let unix_socket = unix_socket.map(|socket| paths::absolute(self.cwd, &socket.value));
+            return Some(BundleSource::Url {
+                url: self.bundle_url(&url, unix_socket.is_some())?,
+                unix_socket,
                 format,
             });
         }
         if !path.value.is_empty() {
             let path = paths::absolute(self.cwd, &path.value);
-            return Some(TrustBundleSource::Path { path, format });
+            return Some(BundleSource::File { path, format });
         }
-        insecure.value.then_some(TrustBundleSource::Insecure)
+        insecure.value.then_some(BundleSource::Insecure)
+    }
+
+    /// The list of `edge.trust_bundle_sources`; what cannot be used is left out.
+    pub(super) fn bundle_sources(&mut self, entries: &[Spanned<String>]) -> Vec<PinnedSource> {
+        let key = "agent.edge.trust_bundle_sources";
+        let mut sources = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            match bundle_source::parse(&entry.value) {
+                Ok(source) => sources.push(source),
+                Err(error) => {
+                    let message = format!("trust_bundle_sources[{index}] {error}");
+                    self.problem(key, entry.origin, message);
+                }
+            }
+        }
+        sources
     }
 
     pub(super) fn rebootstrap(&mut self, agent: &RawAgent) -> Rebootstrap {
@@ -108,8 +126,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Exactly one of the sources, which are (key, set, origin), must be set.
-    fn one_source(&mut self, sources: &[(&str, bool, Origin)]) {
+    /// At most one of the sources, which are (key, set, origin); none only if a list stands in for it.
+    fn one_source(&mut self, sources: &[(&str, bool, Origin)], has_list: bool) {
         let set: Vec<_> = sources.iter().filter(|source| source.1).collect();
         for (n, (first, _, _)) in set.iter().enumerate() {
             for (second, _, origin) in set.iter().skip(n + 1) {
@@ -117,9 +135,18 @@ impl Checker<'_> {
                 self.problem(&format!("agent.{second}"), *origin, message);
             }
         }
-        if set.is_empty() {
+        if set.is_empty() && !has_list {
             let message = "trust_bundle_path or trust_bundle_url must be configured unless insecure_bootstrap is set";
             self.problem("agent.trust_bundle_path", Origin::Default, message);
+        }
+        // Whoever lists sources must not get a server that none of them vouches for.
+        if let Some((insecure, _, origin)) = set.iter().find(|source| source.0 == INSECURE)
+            && has_list
+        {
+            let message = format!(
+                "only one of {insecure} or trust_bundle_sources can be specified, not both"
+            );
+            self.problem(&format!("agent.{insecure}"), *origin, message);
         }
     }
 
@@ -141,43 +168,45 @@ impl Checker<'_> {
         }
     }
 
-    fn bundle_url(&mut self, url: &Spanned<String>, by_socket: bool) {
+    fn bundle_url(&mut self, given: &Spanned<String>, by_socket: bool) -> Option<BundleUrl> {
         let key = "agent.trust_bundle_url";
-        if !by_socket {
-            if !url.value.starts_with("https://") {
-                self.problem(key, url.origin, "trust bundle URL must start with https://");
+        let (scheme, complaint) = if by_socket {
+            (
+                "http://",
+                "trust bundle URL must start with http:// when used with trust bundle unix socket",
+            )
+        } else {
+            ("https://", "trust bundle URL must start with https://")
+        };
+        if !given.value.starts_with(scheme) {
+            self.problem(key, given.origin, complaint);
+            return None;
+        }
+        match BundleUrl::parse(&given.value) {
+            Ok(url) => {
+                let reserved = bundle_source::reserved_parameter(&url).filter(|_| by_socket);
+                for prefix in reserved {
+                    let message =
+                        format!("trust_bundle_url query params can not start with {prefix}");
+                    self.problem(key, given.origin, message);
+                }
+                Some(url)
             }
-            return;
-        }
-        if !url.value.starts_with("http://") {
-            let message =
-                "trust bundle URL must start with http:// when used with trust bundle unix socket";
-            self.problem(key, url.origin, message);
-        }
-        for reserved in ["spiffe-", "spire-"] {
-            if query_names(&url.value).any(|name| name.starts_with(reserved)) {
-                let message =
-                    format!("trust_bundle_url query params can not start with {reserved}");
-                self.problem(key, url.origin, message);
+            Err(error) => {
+                self.problem(key, given.origin, format!("trust_bundle_url: {error}"));
+                None
             }
         }
     }
 
-    /// Endpoint URIs are `unix:///path` and `tcp://ip:port` (SPIFFE Workload Endpoint 4).
-    fn workload_api_address(&mut self, key: &str, given: &Spanned<String>) {
-        let text = given.value.as_str();
-        let is_fine = match (text.strip_prefix("unix:"), text.strip_prefix("tcp://")) {
-            (Some(path), _) => {
-                let path = path.strip_prefix("//").unwrap_or(path);
-                path.starts_with('/') && path.len() > 1
-            }
-            (None, Some(address)) => address.parse::<std::net::SocketAddr>().is_ok(),
-            (None, None) => false,
-        };
-        if !is_fine {
+    fn workload_api(&mut self, given: &Spanned<String>) -> Option<BundleSource> {
+        let address = Address::parse(&given.value);
+        if address.is_none() {
+            let key = "agent.trust_bundle_spiffe_workload_api";
             let message = format!("{key} must be unix:///path or tcp://ip:port");
             self.problem(key, given.origin, message);
         }
+        address.map(|address| BundleSource::WorkloadApi { address })
     }
 }
 
@@ -188,40 +217,4 @@ fn rebootstrap_mode(text: &str) -> Option<RebootstrapMode> {
         "always" => Some(RebootstrapMode::Always),
         _ => None,
     }
-}
-
-/// The names of the query parameters, with `%XX` resolved.
-fn query_names(url: &str) -> impl Iterator<Item = String> {
-    let without_fragment = url.split('#').next().unwrap_or_default();
-    let query = without_fragment
-        .split_once('?')
-        .map_or("", |(_, query)| query);
-    query
-        .split('&')
-        .map(|pair| percent_decoded(pair.split('=').next().unwrap_or_default()))
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut out = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        let escaped = match (first, tail) {
-            (b'%', [high, low, behind @ ..]) => {
-                let digits = char::from(*high)
-                    .to_digit(16)
-                    .zip(char::from(*low).to_digit(16));
-                digits.and_then(|(high, low)| Some((u8::try_from(high * 16 + low).ok()?, behind)))
-            }
-            _ => None,
-        };
-        match escaped {
-            Some((byte, behind)) => {
-                out.push(byte);
-                rest = behind;
-            }
-            None => out.push(*first),
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }

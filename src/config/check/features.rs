@@ -206,7 +206,7 @@ impl Checker<'_> {
                 .edge_duration("arrival_spread", raw.arrival_spread)
                 .unwrap_or_default(),
             min_remaining: self.edge_duration("min_remaining", raw.min_remaining),
-            trust_bundle_sources: plain(raw.trust_bundle_sources),
+            trust_bundle_sources: self.bundle_sources(&raw.trust_bundle_sources),
             files: raw
                 .files
                 .into_iter()

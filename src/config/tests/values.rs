@@ -4,9 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use actors::attestor::trust::{BundleSource, PinnedSource};
+use actors::bundle::BundleFormat;
+
 use super::super::{
-    BundleFormat, ConfigErrors, Flags, KeyManager, KeyType, LogFormat, LogLevel, NodeAttestor,
-    OfflineIdentities, RebootstrapMode, Secret, TrustBundleSource, WorkloadAttestor, X509pop, load,
+    ConfigErrors, Flags, KeyManager, KeyType, LogFormat, LogLevel, NodeAttestor, OfflineIdentities,
+    RebootstrapMode, Secret, WorkloadAttestor, X509pop, load,
 };
 use super::{PLUGINS, check_with, conf, good, without};
 
@@ -174,11 +177,11 @@ fn values_arrive_typed_and_paths_absolute() {
     assert_eq!(config.log.selectors, ["unix:uid", "docker"]);
     assert!(matches!(
         &config.trust_bundle,
-        TrustBundleSource::Url {
+        Some(BundleSource::Url {
             unix_socket: Some(_),
-            format: BundleFormat::Spiffe,
+            format: Some(BundleFormat::Spiffe),
             ..
-        }
+        })
     ));
     assert_eq!(config.rebootstrap.mode, RebootstrapMode::Always);
     assert_eq!(config.rebootstrap.delay, Duration::from_mins(90));
@@ -236,8 +239,8 @@ fn what_is_not_built_is_listed_with_its_line() {
             .map(|unbuilt| (unbuilt.line, unbuilt.needed))
     };
     assert_eq!(
-        found("agent.trust_bundle_url"),
-        Some((line("trust_bundle_url"), true))
+        found("agent.experimental.require_pq_kem"),
+        Some((line("require_pq_kem"), true))
     );
     assert_eq!(
         found("telemetry.Prometheus"),
@@ -306,10 +309,10 @@ fn defaults_are_those_of_the_reference() {
     );
     assert_eq!(
         config.trust_bundle,
-        TrustBundleSource::Path {
+        Some(BundleSource::File {
             path: PathBuf::from("/x.pem"),
-            format: BundleFormat::Pem
-        }
+            format: Some(BundleFormat::Pem)
+        })
     );
     assert_eq!(config.sync_interval, Duration::from_secs(5));
     assert_eq!(
@@ -390,10 +393,10 @@ fn flags_alone_suffice_beside_an_empty_agent_block() {
 
     assert_eq!(
         config.trust_bundle,
-        TrustBundleSource::Path {
+        Some(BundleSource::File {
             path: PathBuf::from("/cwd/b.pem"),
-            format: BundleFormat::Pem
-        }
+            format: Some(BundleFormat::Pem)
+        })
     );
 }
 
@@ -676,6 +679,7 @@ fn one_bundle_source_is_enough() {
         "trust_bundle_url = \"http://x/?a=1\" trust_bundle_unix_socket = \"/x\"",
         "trust_bundle_spiffe_workload_api = \"unix:///x\"",
         "trust_bundle_spiffe_workload_api = \"tcp://127.0.0.1:1\"",
+        "edge { trust_bundle_sources = [\"/a\"] }",
     ];
 
     for line in cases {
@@ -684,4 +688,34 @@ fn one_bundle_source_is_enough() {
                 .replace("agent {", &format!("agent {{ {line}")),
         );
     }
+}
+
+#[test]
+fn a_list_of_bundle_sources_stands_beside_the_classic_one() {
+    let pin = format!("sha256:{}", "0a".repeat(32));
+    let list = format!("edge {{ trust_bundle_sources = [\"/a#{pin}\", \"unix:///b\"] }}");
+
+    let config = good(&conf(&list));
+    let alone = good(&conf("").replace("trust_bundle_path = \"/x.pem\"", &list));
+
+    let sources = &config.edge.trust_bundle_sources;
+    assert_ne!(
+        *sources,
+        [
+            PinnedSource::unpinned(sources[0].source.clone()),
+            sources[1].clone()
+        ]
+    );
+    assert!(matches!(
+        config.trust_bundle,
+        Some(BundleSource::File { .. })
+    ));
+    assert!(matches!(
+        sources[1].source,
+        BundleSource::WorkloadApi { .. }
+    ));
+    assert_eq!(
+        (alone.trust_bundle, alone.edge.trust_bundle_sources),
+        (None, sources.clone())
+    );
 }

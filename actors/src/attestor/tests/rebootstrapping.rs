@@ -32,10 +32,10 @@ impl Source {
 
     fn setup(&self, mode: RebootstrapMode) -> Setup {
         Setup {
-            sources: vec![BundleSource::File {
+            source: BundleSource::File {
                 path: self.path(),
-                format: BundleFormat::Pem,
-            }],
+                format: Some(BundleFormat::Pem),
+            },
             mode,
             ..Setup::default()
         }

@@ -345,10 +345,10 @@ async fn row_2_9_a_missing_bundle_file_is_waited_for_a_minute() {
     let clock = virtual_clock();
     let server = ScriptedServer::new(&clock);
     let setup = Setup {
-        sources: vec![BundleSource::File {
+        source: BundleSource::File {
             path: "/nowhere/bundle.pem".into(),
-            format: crate::bundle::BundleFormat::Pem,
-        }],
+            format: Some(crate::bundle::BundleFormat::Pem),
+        },
         ..Setup::default()
     };
     let mut world = start_with(setup, clock, server, Disk::default());

@@ -16,6 +16,7 @@ use crate::keys::der::{self, Reader, element, unsigned};
 use crate::keys::pkcs8::{RSA_ENCRYPTION, read_pkcs8, read_public_key};
 use crate::keys::{KeyType, PrivateKey};
 use crate::testing::certificates::{Ca, leaf_params};
+use crate::workload_api::fake::{Fake, Reply};
 use signing::{KeyKind, Signature};
 
 /// A test key and its self-signed certificate by openssl.
@@ -589,4 +590,58 @@ async fn debug_shows_nothing_of_the_key() {
         shown.starts_with("Evidence { certificates: [Certificate") && !shown.contains("key"),
         "{shown}"
     );
+}
+
+#[tokio::test]
+async fn an_svid_from_another_agent_is_evidence() {
+    let ca = Ca::new(epoch());
+    let one = ca.svid(
+        "spiffe://domain.test/node",
+        epoch(),
+        epoch() + Duration::from_hours(1),
+    );
+    let fake = Fake::start(Reply::svids(&[&one]));
+    let attestor = Rc::new(X509popSvid::new(fake.address.clone()));
+
+    let mut proof = attestor.prepare().await.unwrap();
+
+    let expected = messages::payload(one.chain());
+    assert_eq!(proof.payload(), expected);
+    let challenge = json!({ "ecdsa_signature": { "nonce": STANDARD.encode(ASKED) } });
+    assert!(proof.respond(challenge.to_string().as_bytes()).await.is_ok());
+}
+
+#[tokio::test]
+async fn another_agent_without_a_usable_identity_is_named() {
+    let ca = Ca::new(epoch());
+    let svid = |path: &str| ca.svid(path, epoch(), epoch() + Duration::from_hours(1));
+    let (one, other) = (
+        svid("spiffe://domain.test/a"),
+        svid("spiffe://domain.test/b"),
+    );
+    let foreign_key = proto::workload::X509svidResponse {
+        svids: vec![proto::workload::X509svid {
+            x509_svid: one.chain_der().clone(),
+            x509_svid_key: other.key.expose_pkcs8_shared(),
+            ..proto::workload::X509svid::default()
+        }],
+        ..proto::workload::X509svidResponse::default()
+    };
+    let table = [
+        (Reply::of(&foreign_key), "private key does not match"),
+        (Reply::svids(&[]), "it sent no X.509-SVID"),
+        (
+            Reply::Status(7, "no identity issued"),
+            "PermissionDenied: no identity issued",
+        ),
+    ];
+
+    for (reply, reason) in table {
+        let fake = Fake::start(reply);
+        let attestor = Rc::new(X509popSvid::new(fake.address.clone()));
+
+        let error = attestor.prepare().await.unwrap_err().to_string();
+        let expected = format!("{}: unable to load keypair: {reason}", fake.address);
+        assert!(error.starts_with(&expected), "{error}");
+    }
 }

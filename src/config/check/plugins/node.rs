@@ -1,5 +1,9 @@
 //! The settings of node attestors.
 
+use std::path::PathBuf;
+
+use actors::workload_api::Address;
+
 use super::super::super::model::Secret;
 use super::super::super::plugin::{HttpChallenge, NodeAttestor, TpmDevid, X509pop};
 use super::super::super::schema;
@@ -44,9 +48,14 @@ impl Checker<'_> {
     fn x509pop(&mut self, settings: &Settings<'_>) -> X509pop {
         let cwd = self.cwd;
         self.typed(settings, &schema::X509POP, |section, missing| {
-            if let Some(spiffe_endpoint_socket) = optional(section, "spiffe_endpoint_socket") {
+            if let Some(socket) = optional(section, "spiffe_endpoint_socket") {
+                let address = Address::parse(&socket).unwrap_or_else(|| {
+                    let message = "spiffe_endpoint_socket must be unix:///path or tcp://ip:port";
+                    missing.push(message.to_owned());
+                    Address::Unix(PathBuf::new())
+                });
                 return X509pop::WorkloadApi {
-                    spiffe_endpoint_socket,
+                    spiffe_endpoint_socket: address,
                 };
             }
             let intermediates =
