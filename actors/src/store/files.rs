@@ -39,7 +39,7 @@ const GO_BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// What `agent-data.json` holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentData {
     /// The agent SVID, leaf first; empty if there is none.
     pub svid: Vec<Certificate>,
@@ -88,17 +88,6 @@ pub enum FileError {
         /// The parser's words.
         reason: String,
     },
-}
-
-impl Default for AgentData {
-    fn default() -> Self {
-        Self {
-            svid: Vec::new(),
-            bundle: Vec::new(),
-            reattestable: false,
-            bootstrap: BootstrapState::default(),
-        }
-    }
 }
 
 impl AgentData {
