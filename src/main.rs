@@ -13,6 +13,8 @@ mod system;
 mod telemetry;
 
 fn main() -> ExitCode {
+    // Before the first line of the log: it may go to a file.
+    actors::sys::survive_file_size_limit();
     let mut output = cli::Output::of_process();
     let mut arguments = Vec::new();
     for (number, argument) in std::env::args_os().enumerate().skip(1) {

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use actix::{Actor, Addr, Handler, Message, Recipient, SyncContext};
 
@@ -11,11 +11,15 @@ pub mod disk;
 pub mod files;
 mod state;
 
-use state::State;
+use disk::{Directory, DirectoryLock, Os};
+use state::{DATA_DIR_MODE, State};
 
 use crate::clock::Clock;
 use crate::keys::PrivateKey;
 use crate::svid::Certificate;
+
+/// How long a start waits for another agent to leave the data directory: twice as long as an agent takes to end.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where state is kept.
 #[derive(Debug, Clone)]
@@ -31,6 +35,8 @@ pub struct StoreConfig {
 pub struct Store {
     config: StoreConfig,
     clock: Clock,
+    /// None until the files have been read, and where the file system knows no locks.
+    lock: Option<DirectoryLock>,
     /// None until the files have been read.
     state: Option<State>,
 }
@@ -223,6 +229,7 @@ impl Store {
         Self {
             config,
             clock,
+            lock: None,
             state: None,
         }
     }
@@ -231,9 +238,18 @@ impl Store {
     fn state(&mut self) -> Result<&mut State, StoreError> {
         let state = match self.state.take() {
             Some(state) => state,
-            None => State::load(&self.config, &self.clock)?.0,
+            None => self.load()?.0,
         };
         Ok(self.state.insert(state))
+    }
+
+    /// Two agents on one data directory would replace each other's identity, and sweep each other's files.
+    fn load(&mut self) -> Result<(State, Vec<SetAside>), StoreError> {
+        if self.lock.is_none() {
+            let directory = Directory::open_or_create(&Os, &self.config.data_dir, DATA_DIR_MODE)?;
+            self.lock = directory.lock(LOCK_PATIENCE)?;
+        }
+        State::load(&Os, &self.config, &self.clock)
     }
 }
 
@@ -245,7 +261,7 @@ impl Handler<LoadIdentity> for Store {
     type Result = Result<StoredIdentity, StoreError>;
 
     fn handle(&mut self, _: LoadIdentity, _: &mut Self::Context) -> Self::Result {
-        let (state, set_aside) = State::load(&self.config, &self.clock)?;
+        let (state, set_aside) = self.load()?;
         Ok(self.state.insert(state).identity(set_aside))
     }
 }

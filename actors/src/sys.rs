@@ -23,6 +23,14 @@ pub fn trim_heap() {
 #[cfg(not(target_env = "gnu"))]
 pub fn trim_heap() {}
 
+/// From now on a write beyond the limit on file sizes (`RLIMIT_FSIZE`) is an error like that of a full disk, and not the end of the process.
+pub fn survive_file_size_limit() {
+    // SAFETY: ignoring a signal runs no code in a handler. It fails only for signals that do not exist.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// The size of a descriptor, as `getsockopt` counts.
 #[expect(clippy::cast_possible_truncation, reason = "four bytes")]
 const PIDFD_BYTES: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;

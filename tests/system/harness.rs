@@ -139,9 +139,13 @@ impl World {
 impl Agent {
     /// Starts the process and waits for nothing.
     pub(crate) fn start(&mut self) {
+        self.start_as(Command::new(PROGRAM));
+    }
+
+    /// Starts the process by a command that takes the program's arguments.
+    pub(crate) fn start_as(&mut self, mut command: Command) {
         let config = self.directory.join("agent.conf");
         fs::write(&config, self.config()).expect("the folder is ours");
-        let mut command = Command::new(PROGRAM);
         command.args(["run", "-config"]).arg(config);
         command.args(&self.options.arguments);
         self.launch(command);

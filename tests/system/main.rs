@@ -7,6 +7,7 @@
 mod attest;
 mod client;
 mod dies;
+mod disk;
 mod harness;
 mod outage;
 mod rotate;

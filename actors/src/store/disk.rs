@@ -2,18 +2,22 @@
 //!
 //! Everything goes through the open directory, so that nobody can swap it underneath. A file is never written in place: a new one is made
 //! under a random name, filled, synced and renamed over the old one. Nothing that is not a regular file is followed, read or replaced.
+//! What is written is on disk with every directory on the way to it; what is read is put there too, since whoever wrote it may have been killed.
 
-use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use ring::rand::SecureRandom as _;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
-use rustix::io::Errno;
+use rustix::fs::FileType;
+use rustix::io::{Errno, retry_on_intr};
 use zeroize::Zeroizing;
 
 use super::StoreError;
+
+mod filesystem;
+#[cfg(test)]
+pub(super) mod simulated;
+
+pub use filesystem::{FileSystem, Os, Stat};
 
 /// Largest state file that is read or written, in bytes: thousands of authorities fit.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
@@ -22,35 +26,69 @@ pub const MAX_FILE_BYTES: usize = 16 << 20;
 const MAX_NAMES_SWEPT: usize = 4096;
 /// How often a random name may be taken already, or a file set aside have a name-sake.
 const MAX_NAME_TRIES: u32 = 100;
+/// How often it is looked whether another agent has left the directory.
+const LOCK_STEP: Duration = Duration::from_millis(50);
 const TEMPORARY_SUFFIX: &str = ".tmp";
+/// The directory of a path without one.
+const HERE: &str = ".";
 /// Random part of a temporary name, in hexadecimal digits.
 const RANDOM_DIGITS: usize = 16;
 
 /// An open directory.
 #[derive(Debug)]
-pub struct Directory {
+pub struct Directory<F: FileSystem = Os> {
+    fs: F,
     path: PathBuf,
-    fd: OwnedFd,
+    handle: F::Handle,
     group_writable: bool,
 }
 
-impl Directory {
+/// A file's content.
+#[derive(Debug)]
+pub struct Content {
+    /// All of it.
+    pub bytes: Zeroizing<Vec<u8>>,
+    /// It will outlast a power cut. If not, only a new write can see to that: a disk that failed to sync once says so once.
+    pub is_durable: bool,
+}
+
+/// Keeps other agents away from a directory until it is dropped or the process has ended, however it ends.
+#[derive(Debug)]
+pub struct DirectoryLock<F: FileSystem = Os> {
+    _handle: F::Handle,
+}
+
+impl<F: FileSystem> Directory<F> {
     /// Opens a directory. One that everybody can write is refused.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::open_if_there(path)?.ok_or_else(|| io_error("open", path, Errno::NOENT))
+    pub fn open(fs: &F, path: &Path) -> Result<Self, StoreError> {
+        let handle = open_directory(fs, path)?;
+        let mode = fs
+            .stat(&handle)
+            .map_err(|error| io_error("open", path, error))?
+            .mode;
+        if mode & 0o002 != 0 {
+            return Err(StoreError::Unsafe {
+                path: path.display().to_string(),
+                problem: "is a directory that everybody can write",
+            });
+        }
+        Ok(Self {
+            fs: fs.clone(),
+            path: path.to_owned(),
+            handle,
+            group_writable: mode & 0o020 != 0,
+        })
     }
 
-    /// Opens a directory, made with its missing parents (with `mode` under the umask) if there is none.
-    pub fn open_or_create(path: &Path, mode: u32) -> Result<Self, StoreError> {
-        if let Some(directory) = Self::open_if_there(path)? {
-            return Ok(directory);
+    /// Opens a directory, made with its missing parents (with `mode` under the umask) if there is none. Those that are made are on disk when
+    /// this returns.
+    pub fn open_or_create(fs: &F, path: &Path, mode: u32) -> Result<Self, StoreError> {
+        match is_there(fs, path) {
+            Ok(true) => {}
+            Ok(false) => make_directories(fs, path, mode)?,
+            Err(error) => return Err(io_error("open", path, error)),
         }
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(path)
-            .map_err(|error| io_error("create", path, error))?;
-        Self::open(path)
+        Self::open(fs, path)
     }
 
     /// Where it is.
@@ -63,51 +101,91 @@ impl Directory {
         self.group_writable
     }
 
-    /// The whole content of a file; none if there is no such file. Anything but a regular file of bounded size is an error.
-    pub fn read(&self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
-        let path = self.path.join(name);
-        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => refuse_odd_file(&path, &stat)?,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(io_error("read", &path, error)),
+    /// Takes the directory for this process alone, waiting for so long for another to leave it. A file system without locks gives none.
+    pub fn lock(&self, patience: Duration) -> Result<Option<DirectoryLock<F>>, StoreError> {
+        // Opened once more: the lock is the open file's.
+        let handle = open_directory(&self.fs, &self.path)?;
+        let mut tries = patience.as_millis() / LOCK_STEP.as_millis();
+        loop {
+            match retry_on_intr(|| self.fs.lock(&handle)) {
+                Ok(()) => return Ok(Some(DirectoryLock { _handle: handle })),
+                Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(LOCK_STEP),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(StoreError::Unsafe {
+                        path: self.path.display().to_string(),
+                        problem: "is in use by another agent",
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(path = %self.path.display(), %error, "state directory cannot be locked, a second agent on it would go unnoticed");
+                    return Ok(None);
+                }
+            }
+            tries -= 1;
         }
-        // Looked at before it is opened: opening a device or a pipe has effects. Looked at again after, because it may have been swapped.
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())
-            .map_err(|error| io_error("read", &path, error))?;
-        let stat = rustix::fs::fstat(&fd).map_err(|error| io_error("read", &path, error))?;
-        refuse_odd_file(&path, &stat)?;
-
-        let size = usize::try_from(stat.st_size).unwrap_or(MAX_FILE_BYTES);
-        let mut content = Zeroizing::new(Vec::with_capacity(size + 1));
-        let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
-        std::fs::File::from(fd)
-            .take(limit + 1)
-            .read_to_end(&mut content)
-            .map_err(|error| io_error("read", &path, error))?;
-        if content.len() > MAX_FILE_BYTES {
-            return Err(too_large(&path));
-        }
-        Ok(Some(content))
     }
 
-    /// Replaces a file, or makes it, with mode 0600. It is on disk when this returns; on an error the old file is whole.
+    /// The whole content of a file; none if there is no such file. Anything but a regular file of bounded size is an error.
+    pub fn read(&self, name: &str) -> Result<Option<Content>, StoreError> {
+        let path = self.path.join(name);
+        let failed = |error| io_error("read", &path, error);
+        match self.fs.stat_at(&self.handle, name) {
+            Ok(stat) => refuse_odd_file(&path, stat)?,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        }
+        // Looked at before it is opened: opening a device or a pipe has effects. Looked at again after, because it may have been swapped.
+        let file = retry_on_intr(|| self.fs.open(&self.handle, name)).map_err(failed)?;
+        let stat = self.fs.stat(&file).map_err(failed)?;
+        refuse_odd_file(&path, stat)?;
+
+        // One byte more than there should be: only a read of nothing is the end. Nothing of a key is left behind by growing.
+        let size = usize::try_from(stat.size).unwrap_or(MAX_FILE_BYTES);
+        let mut bytes = Zeroizing::new(vec![0; size + 1]);
+        let mut length = 0;
+        loop {
+            match retry_on_intr(|| self.fs.read(&file, &mut bytes[length..])).map_err(failed)? {
+                0 => break,
+                count => length += count,
+            }
+            if length > size {
+                return Err(StoreError::Unsafe {
+                    path: path.display().to_string(),
+                    problem: "changes while it is read",
+                });
+            }
+        }
+        bytes.truncate(length);
+        let synced = retry_on_intr(|| self.fs.sync(&file))
+            .and_then(|()| self.sync())
+            .and_then(|()| sync_entry(&self.fs, &self.handle));
+        if let Err(error) = synced {
+            tracing::warn!(path = %path.display(), %error, "state file cannot be synced");
+        }
+        Ok(Some(Content {
+            bytes,
+            is_durable: synced.is_ok(),
+        }))
+    }
+
+    /// Replaces a file, or makes it, with mode 0600. It is on disk when this returns; on an error the old file is whole, or the new one is in
+    /// its place and may be lost with the power.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<(), StoreError> {
         let path = self.path.join(name);
         if content.len() > MAX_FILE_BYTES {
             return Err(too_large(&path));
         }
-        let (temporary, file) = self
-            .create_temporary(name)
-            .map_err(|error| io_error("write", &path, error))?;
-        let replaced = fill(file, content)
-            .and_then(|()| Ok(rustix::fs::renameat(&self.fd, &temporary, &self.fd, name)?));
+        let failed = |error| io_error("write", &path, error);
+        sync_entry(&self.fs, &self.handle).map_err(failed)?;
+        let (temporary, file) = self.create_temporary(name).map_err(failed)?;
+        let replaced = self
+            .fill(&file, content)
+            .and_then(|()| self.fs.rename(&self.handle, &temporary, name));
         if let Err(error) = replaced {
             self.remove(&temporary);
-            return Err(io_error("write", &path, error));
+            return Err(failed(error));
         }
-        self.sync().map_err(|error| io_error("write", &path, error))
+        self.sync().map_err(failed)
     }
 
     /// Tries whether files can be made here.
@@ -144,104 +222,151 @@ impl Directory {
     /// Removes temporary files of `name` that a killed agent left: only regular files of this user under a name of our making.
     /// Errors are passed over: they do no harm where they are.
     pub fn sweep(&self, names: &[&str]) {
-        let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else {
+        let Ok(found) = self.fs.names(&self.handle, MAX_NAMES_SWEPT) else {
             return;
         };
         let own = rustix::process::geteuid().as_raw();
-        for entry in entries.flatten().take(MAX_NAMES_SWEPT) {
-            let Ok(name) = entry.file_name().to_str() else {
-                continue;
-            };
-            if !names.iter().any(|of| is_temporary_name(name, of)) {
+        for name in found {
+            if !names.iter().any(|of| is_temporary_name(&name, of)) {
                 continue;
             }
-            let is_ours =
-                rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| {
-                    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-                        && stat.st_uid == own
-                });
+            let is_ours = self
+                .fs
+                .stat_at(&self.handle, &name)
+                .is_ok_and(|stat| stat.kind == FileType::RegularFile && stat.uid == own);
             if is_ours {
-                self.remove(name);
+                self.remove(&name);
             }
         }
     }
 
-    fn open_if_there(path: &Path) -> Result<Option<Self>, StoreError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(io_error("open", path, error)),
-        };
-        let mode = rustix::fs::fstat(&fd)
-            .map_err(|error| io_error("open", path, error))?
-            .st_mode;
-        if mode & 0o002 != 0 {
-            return Err(StoreError::Unsafe {
-                path: path.display().to_string(),
-                problem: "is a directory that everybody can write",
-            });
-        }
-        Ok(Some(Self {
-            path: path.to_owned(),
-            fd,
-            group_writable: mode & 0o020 != 0,
-        }))
-    }
-
-    fn create_temporary(&self, name: &str) -> std::io::Result<(String, std::fs::File)> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    fn create_temporary(&self, name: &str) -> Result<(String, F::Handle), Errno> {
         for _ in 0..MAX_NAME_TRIES {
-            let temporary = temporary_name(name, random_number()?);
-            match rustix::fs::openat(&self.fd, &temporary, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(fd) => return Ok((temporary, std::fs::File::from(fd))),
+            let temporary = temporary_name(name, self.fs.random()?);
+            match retry_on_intr(|| self.fs.create(&self.handle, &temporary)) {
+                Ok(file) => return Ok((temporary, file)),
                 Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
-        Err(Errno::EXIST.into())
+        Err(Errno::EXIST)
+    }
+
+    fn fill(&self, file: &F::Handle, mut content: &[u8]) -> Result<(), Errno> {
+        while !content.is_empty() {
+            match retry_on_intr(|| self.fs.write(file, content))? {
+                // A disk that takes nothing and names no error would be asked for ever.
+                0 => return Err(Errno::NOSPC),
+                count => content = &content[count..],
+            }
+        }
+        retry_on_intr(|| self.fs.sync(file))
     }
 
     fn rename_without_replacing(&self, from: &str, to: &str) -> Result<(), Errno> {
-        match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+        match self.fs.rename_new(&self.handle, from, to) {
             // Some file systems do not know the flag.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                match rustix::fs::statat(&self.fd, to, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(_) => Err(Errno::EXIST),
-                    Err(Errno::NOENT) => rustix::fs::renameat(&self.fd, from, &self.fd, to),
-                    Err(error) => Err(error),
-                }
-            }
+            Err(Errno::INVAL | Errno::NOSYS) => match self.fs.stat_at(&self.handle, to) {
+                Ok(_) => Err(Errno::EXIST),
+                Err(Errno::NOENT) => self.fs.rename(&self.handle, from, to),
+                Err(error) => Err(error),
+            },
             outcome => outcome,
         }
     }
 
     /// A file that stays is swept at the next start.
     fn remove(&self, name: &str) {
-        if let Err(error) = rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+        if let Err(error) = retry_on_intr(|| self.fs.unlink(&self.handle, name)) {
             tracing::debug!(path = %self.path.join(name).display(), %error, "temporary file stays");
         }
     }
 
-    fn sync(&self) -> std::io::Result<()> {
-        match rustix::fs::fsync(&self.fd) {
-            // Some file systems cannot sync a directory; they have no more to give.
-            Ok(()) | Err(Errno::INVAL) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+    fn sync(&self) -> Result<(), Errno> {
+        sync_directory(&self.fs, &self.handle)
     }
 }
 
-fn fill(mut file: std::fs::File, content: &[u8]) -> std::io::Result<()> {
-    file.write_all(content)?;
-    file.sync_all()
+fn open_directory<F: FileSystem>(fs: &F, path: &Path) -> Result<F::Handle, StoreError> {
+    retry_on_intr(|| fs.open_directory(path)).map_err(|error| io_error("open", path, error))
 }
 
-fn refuse_odd_file(path: &Path, stat: &Stat) -> Result<(), StoreError> {
-    let problem = match FileType::from_raw_mode(stat.st_mode) {
+fn is_there<F: FileSystem>(fs: &F, path: &Path) -> Result<bool, Errno> {
+    match retry_on_intr(|| fs.open_directory(path)) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory and what is missing above it, from the top, each on disk before the next. The one that is there may be the last that a
+/// killed agent made, so its own name is put on disk too.
+fn make_directories<F: FileSystem>(fs: &F, path: &Path, mode: u32) -> Result<(), StoreError> {
+    let mut missing = vec![path];
+    let above = loop {
+        let above = parent_of(missing.last().expect("there is the first"));
+        match is_there(fs, above) {
+            Ok(true) => break above,
+            Ok(false) if above != Path::new(HERE) => missing.push(above),
+            Ok(false) => return Err(io_error("open", above, Errno::NOENT)),
+            Err(error) => return Err(io_error("open", above, error)),
+        }
+    };
+    let mut above = open_directory(fs, above)?;
+    sync_entry(fs, &above).map_err(|error| io_error("create", path, error))?;
+    for directory in missing.into_iter().rev() {
+        let failed = |error| io_error("create", path, error);
+        match retry_on_intr(|| fs.make_directory(directory, mode)) {
+            // Another process, or a call that was interrupted, was faster.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        if let Err(error) = sync_directory(fs, &above) {
+            // A disk says once that it has lost a name; made anew it is on its way again.
+            if let Err(error) = fs.remove_directory(directory) {
+                tracing::debug!(path = %directory.display(), %error, "new directory stays");
+            }
+            return Err(failed(error));
+        }
+        above = open_directory(fs, directory)?;
+    }
+    Ok(())
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new(HERE),
+    }
+}
+
+fn sync_directory<F: FileSystem>(fs: &F, handle: &F::Handle) -> Result<(), Errno> {
+    match retry_on_intr(|| fs.sync(handle)) {
+        // Some file systems cannot sync a directory; they have no more to give.
+        Err(Errno::INVAL) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Has the name of an open directory on disk.
+fn sync_entry<F: FileSystem>(fs: &F, directory: &F::Handle) -> Result<(), Errno> {
+    let parent = match retry_on_intr(|| fs.open_parent(directory)) {
+        Ok(parent) => parent,
+        // One that this user may not look into was not written by this user.
+        Err(Errno::ACCESS | Errno::PERM) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    match sync_directory(fs, &parent) {
+        // Nothing is on its way to a disk that cannot be written: a volume in a read-only image.
+        Err(Errno::ROFS) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn refuse_odd_file(path: &Path, stat: Stat) -> Result<(), StoreError> {
+    let problem = match stat.kind {
         FileType::RegularFile
-            if usize::try_from(stat.st_size).is_ok_and(|size| size <= MAX_FILE_BYTES) =>
+            if usize::try_from(stat.size).is_ok_and(|size| size <= MAX_FILE_BYTES) =>
         {
             return Ok(());
         }
@@ -267,20 +392,12 @@ fn too_large(path: &Path) -> StoreError {
     }
 }
 
-fn io_error(action: &'static str, path: &Path, error: impl Into<std::io::Error>) -> StoreError {
+fn io_error(action: &'static str, path: &Path, error: Errno) -> StoreError {
     StoreError::Io {
         action,
         path: path.display().to_string(),
-        reason: error.into().to_string(),
+        reason: std::io::Error::from(error).to_string(),
     }
-}
-
-fn random_number() -> std::io::Result<u64> {
-    let mut bytes = [0; 8];
-    ring::rand::SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| std::io::Error::other("no random numbers"))?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 fn temporary_name(of: &str, number: u64) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
 
-use super::disk::Directory;
+use super::disk::{Directory, FileSystem, Os};
 use super::files::{self, AgentData, FileError, Keys};
 use super::{BootstrapState, KeySlot, SetAside, StoreConfig, StoreError, StoredIdentity};
 use crate::clock::Clock;
@@ -13,13 +13,14 @@ use crate::keys::PrivateKey;
 use crate::svid::Certificate;
 
 /// Mode of a data directory that is made, under the umask.
-const DATA_DIR_MODE: u32 = 0o755;
+pub(super) const DATA_DIR_MODE: u32 = 0o755;
 /// Mode of a keys directory that is made.
 const KEYS_DIR_MODE: u32 = 0o700;
 
 /// What is on disk, as far as the agent knows.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct State<F: FileSystem = Os> {
+    fs: F,
     data: AgentData,
     keys: Keys,
     data_on_disk: OnDisk,
@@ -30,17 +31,18 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 struct OnDisk(Option<Vec<u8>>);
 
-impl State {
+impl<F: FileSystem> State<F> {
     /// Reads both files, makes the directories, sets unreadable files aside.
     pub(super) fn load(
+        fs: &F,
         config: &StoreConfig,
         clock: &Clock,
     ) -> Result<(Self, Vec<SetAside>), StoreError> {
-        let data_dir = Directory::open_or_create(&config.data_dir, DATA_DIR_MODE)?;
+        let data_dir = Directory::open_or_create(fs, &config.data_dir, DATA_DIR_MODE)?;
         let keys_dir = config
             .keys_dir
             .as_deref()
-            .map(|path| Directory::open_or_create(path, KEYS_DIR_MODE))
+            .map(|path| Directory::open_or_create(fs, path, KEYS_DIR_MODE))
             .transpose()?;
         let keys_elsewhere = keys_dir
             .as_ref()
@@ -72,6 +74,7 @@ impl State {
             None => (Keys::new(), OnDisk::default()),
         };
         let state = Self {
+            fs: fs.clone(),
             data,
             keys,
             data_on_disk,
@@ -112,7 +115,7 @@ impl State {
         keys.insert(slot, key);
         let text = files::encode_keys(&keys);
         self.keys_on_disk.write(files::KEYS, &text, || {
-            Directory::open_or_create(keys_dir, KEYS_DIR_MODE)
+            Directory::open_or_create(&self.fs, keys_dir, KEYS_DIR_MODE)
         })?;
         self.keys = keys;
         Ok(())
@@ -163,14 +166,14 @@ impl State {
     fn replace(&mut self, data_dir: &Path, data: AgentData) -> Result<(), StoreError> {
         self.data_on_disk
             .write(files::AGENT_DATA, &data.encode(), || {
-                Directory::open_or_create(data_dir, DATA_DIR_MODE)
+                Directory::open_or_create(&self.fs, data_dir, DATA_DIR_MODE)
             })?;
         self.data = data;
         Ok(())
     }
 
     /// A stored identity serves from a read-only disk; without one the agent would attest only to lose what it gets.
-    fn check_writable(&self, directory: &Directory) -> Result<(), StoreError> {
+    fn check_writable(&self, directory: &Directory<F>) -> Result<(), StoreError> {
         match directory.probe() {
             Err(error) if self.has_identity() => {
                 tracing::warn!(path = %directory.path().display(), %error, "state directory cannot be written, serving the stored identity");
@@ -195,11 +198,11 @@ impl OnDisk {
     }
 
     /// Writes unless the same text is there already.
-    fn write(
+    fn write<F: FileSystem>(
         &mut self,
         name: &str,
         text: &[u8],
-        open: impl FnOnce() -> Result<Directory, StoreError>,
+        open: impl FnOnce() -> Result<Directory<F>, StoreError>,
     ) -> Result<(), StoreError> {
         let hash = hash(text);
         if self.0.as_ref() == Some(&hash) {
@@ -217,8 +220,8 @@ fn hash(text: &[u8]) -> Vec<u8> {
     digest(&SHA256, text).as_ref().to_vec()
 }
 
-fn read<T: Default>(
-    directory: &Directory,
+fn read<T: Default, F: FileSystem>(
+    directory: &Directory<F>,
     name: &str,
     decode: impl FnOnce(&[u8]) -> Result<T, FileError>,
     stamp: &str,
@@ -227,8 +230,9 @@ fn read<T: Default>(
     let Some(text) = directory.read(name)? else {
         return Ok((T::default(), OnDisk::default()));
     };
-    let reason = match decode(&text) {
-        Ok(content) => return Ok((content, OnDisk::of(&text))),
+    let reason = match decode(&text.bytes) {
+        Ok(content) if text.is_durable => return Ok((content, OnDisk::of(&text.bytes))),
+        Ok(content) => return Ok((content, OnDisk::default())),
         Err(error) => error.to_string(),
     };
     let path = directory.path().join(name);
@@ -250,6 +254,9 @@ fn stamp(clock: &Clock) -> String {
 }
 
 #[cfg(test)]
+mod crashes;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::from_unix_seconds;
@@ -258,13 +265,16 @@ mod tests {
     /// A directory in which nothing can be made, even by root: it is open but has been removed.
     fn unwritable() -> Directory {
         let parent = tempfile::tempdir().unwrap();
-        Directory::open(parent.path()).unwrap()
+        Directory::open(&Os, parent.path()).unwrap()
     }
 
     fn state(chain: Vec<Certificate>, keys: Keys) -> State {
-        let mut data = AgentData::default();
-        data.svid = chain;
+        let data = AgentData {
+            svid: chain,
+            ..AgentData::default()
+        };
         State {
+            fs: Os,
             data,
             keys,
             data_on_disk: OnDisk::default(),

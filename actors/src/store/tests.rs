@@ -60,6 +60,7 @@ impl Room {
 
     fn load(&self) -> Result<(State, Vec<SetAside>), StoreError> {
         State::load(
+            &Os,
             &self.config(),
             &Clock::virtual_from(std::time::UNIX_EPOCH + NOON),
         )
@@ -140,6 +141,7 @@ async fn what_is_saved_is_loaded_again() {
         .await
         .unwrap()
         .unwrap();
+    drop(store);
     let second = room.store().send(LoadIdentity).await.unwrap().unwrap();
 
     assert!(first.chain.is_empty() && first.keys.is_empty() && first.set_aside.is_empty());
@@ -191,6 +193,7 @@ async fn a_write_before_any_load_loses_nothing() {
         .unwrap()
         .unwrap();
 
+    drop(store);
     let other = room.store();
     other
         .send(SaveBundle {
@@ -582,7 +585,7 @@ fn a_failed_write_leaves_the_old_file_whole_and_the_old_key_in_its_slot() {
 fn a_write_that_cannot_replace_its_file_leaves_no_temporary_file() {
     let room = Room::with_directories();
     fs::create_dir(room.data()).unwrap();
-    let directory = disk::Directory::open(&room.data_dir).unwrap();
+    let directory = Directory::open(&Os, &room.data_dir).unwrap();
 
     let error = directory.write(files::AGENT_DATA, b"text").unwrap_err();
 
@@ -630,4 +633,37 @@ fn a_forgotten_svid_leaves_bundle_and_keys() {
         ),
         (0, false, 1, 1)
     );
+}
+
+#[test]
+fn a_second_agent_on_a_data_directory_is_refused_by_name_until_the_first_is_gone() {
+    let room = Room::with_directories();
+    let directory = Directory::open(&Os, &room.data_dir).unwrap();
+    let first = directory.lock(Duration::ZERO).unwrap();
+
+    let second = directory.lock(Duration::ZERO).map(|_| ()).unwrap_err();
+    drop(first);
+    let third = directory.lock(Duration::ZERO).unwrap();
+
+    assert_eq!(
+        second.to_string(),
+        format!("{} is in use by another agent", room.data_dir.display())
+    );
+    assert!(third.is_some());
+}
+
+#[test]
+fn keys_of_other_names_are_dropped_by_the_next_write() {
+    let (room, [a, other]) = (Room::with_directories(), [key(), key()]);
+    let [a_text, other_text] = [&a, &other].map(|key| STANDARD.encode(key.expose_pkcs8()));
+    let text = format!(r#"{{"keys":{{"agent-svid-A":"{a_text}","other":"{other_text}"}}}}"#);
+    fs::write(room.keys(), text).unwrap();
+    let (mut state, _) = room.load().unwrap();
+
+    state
+        .save_key(room.keys_dir.as_ref().unwrap(), KeySlot::B, key())
+        .unwrap();
+
+    let text = fs::read_to_string(room.keys()).unwrap();
+    assert!(text.contains(&a_text) && !text.contains(&other_text));
 }
