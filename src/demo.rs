@@ -5,10 +5,11 @@
 //! set up is in `stage.rs`, the workload in `workload.rs`, how it is told in `narrator.rs`.
 
 use std::io::IsTerminal as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use actors::clock::Clock;
+use actors::proxy::Proxies;
 use anyhow::{anyhow, bail};
 
 mod narrator;
@@ -21,7 +22,7 @@ use workload::{Credential, Workload};
 
 use crate::cli::{FAILURE, Output, SUCCESS, Surroundings};
 use crate::signal::Signals;
-use crate::system::{self, Agent};
+use crate::system::{self, Agent, Place};
 
 /// Where this process looks itself up as a workload.
 const PROC_ROOT: &str = "/proc";
@@ -90,7 +91,12 @@ async fn play(
     signals: &mut Signals,
     narrator: &mut Narrator<'_>,
 ) -> anyhow::Result<()> {
-    let mut agent = Agent::start(&stage.config, Path::new(PROC_ROOT))?;
+    let place = Place {
+        proc_root: PathBuf::from(PROC_ROOT),
+        // The server is in this process.
+        proxies: Proxies::default(),
+    };
+    let mut agent = Agent::start(&stage.config, &place)?;
     let told = tokio::select! {
         told = tokio::time::timeout(TIME_LIMIT, tell(stage, narrator)) => told,
         ended = agent.until_ended(signals, &stage.log) => {

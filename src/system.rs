@@ -29,6 +29,7 @@ use actors::clock::Clock;
 use actors::endpoint::sockets::{self, LocalListener};
 use actors::endpoint::{Drain, EndStreams, Endpoint, EndpointConfig, Services, Sockets};
 use actors::exit::Exit;
+use actors::proxy::Proxies;
 use actors::random::Random;
 use actors::readiness::readiness;
 use actors::selectors::unix::{UnixAttestor, UnixConfig};
@@ -53,9 +54,18 @@ const BLOCKING_STACK_BYTES: usize = 512 * 1024;
 /// How long shutdown waits for the endpoint.
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(2500);
 
-/// Runs the agent until a signal or an actor ends it; the exit code. `proc_root` is where the unix attestor looks processes up.
-pub(crate) fn run(config: &Config, log: &LogHandle, proc_root: &Path) -> u8 {
-    let code = on_actor_system(serve(config, log, proc_root));
+/// What the environment says about the surroundings of the agent.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Where the unix attestor looks processes up.
+    pub(crate) proc_root: PathBuf,
+    /// What leads to the server.
+    pub(crate) proxies: Proxies,
+}
+
+/// Runs the agent until a signal or an actor ends it; the exit code.
+pub(crate) fn run(config: &Config, log: &LogHandle, place: &Place) -> u8 {
+    let code = on_actor_system(serve(config, log, place));
     code.unwrap_or_else(|error| {
         tracing::error!(error = format!("{error:#}"), "Agent crashed");
         1
@@ -81,9 +91,9 @@ pub(crate) fn on_actor_system<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Everything between the start and the end of the agent.
-async fn serve(config: &Config, log: &LogHandle, proc_root: &Path) -> anyhow::Result<u8> {
+async fn serve(config: &Config, log: &LogHandle, place: &Place) -> anyhow::Result<u8> {
     let mut signals = Signals::install()?;
-    let mut agent = Agent::start(config, proc_root)?;
+    let mut agent = Agent::start(config, place)?;
     let ended = agent.until_ended(&mut signals, log).await;
     agent.stop().await;
     Ok(conclude(ended))
@@ -98,14 +108,16 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Binds the sockets and starts the actors; attestation begins at once. Only inside [`on_actor_system`].
-    pub(crate) fn start(config: &Config, proc_root: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(config: &Config, place: &Place) -> anyhow::Result<Self> {
         tracing::info!(data_dir = %config.data_dir.display(), version = env!("CARGO_PKG_VERSION"), "Starting agent");
         let descriptor_limit = actors::endpoint::raise_descriptor_limit();
         let sockets = bind_sockets(config)?;
         let node = node_attestor(config)?;
-        let attestors = workload_attestors(config, proc_root, &Clock::system())?;
+        let attestors = workload_attestors(config, &place.proc_root, &Clock::system())?;
         let (exit, exits) = mpsc::unbounded_channel();
-        let endpoint = start_actors(config, sockets, (node, attestors), descriptor_limit, exit)?;
+        let proxies = place.proxies.clone();
+        let plugins = (node, attestors);
+        let endpoint = start_actors(config, (sockets, proxies), plugins, descriptor_limit, exit)?;
         Ok(Self { endpoint, exits })
     }
 
@@ -177,7 +189,7 @@ fn node_attestor(config: &Config) -> anyhow::Result<Rc<dyn NodeAttestor>> {
 
 fn start_actors(
     config: &Config,
-    sockets: Sockets,
+    (sockets, proxies): (Sockets, Proxies),
     (node, workload_attestors): (Rc<dyn NodeAttestor>, Vec<Rc<dyn WorkloadAttestor>>),
     descriptor_limit: u64,
     exit: mpsc::UnboundedSender<Exit>,
@@ -230,7 +242,9 @@ fn start_actors(
         clock: clock.clone(),
         random: random.fork(),
         use_sync_authorized_entries: config.experimental.use_sync_authorized_entries,
-    });
+        proxies,
+        require_pq_kem: config.experimental.require_pq_kem,
+    })?;
     let synchronizer_config = SynchronizerConfig {
         trust_domain: trust_domain.clone(),
         sync_interval: config.sync_interval,

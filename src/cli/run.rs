@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
+use actors::proxy::Proxies;
+
 use super::flags::{Flag, Flags, Kind};
 use super::{FAILURE, Output, Surroundings};
 use crate::config::{self, Config, ConfigErrors};
-use crate::{system, telemetry};
+use crate::system::{self, Place};
+use crate::telemetry;
 
 /// Flags of `run` and `validate` (workload-side 9.6).
 pub(super) const FLAGS: &[&Flag] = &[
@@ -109,7 +112,18 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
     for setting in config.unbuilt() {
         tracing::warn!(key = %setting.key, line = setting.line, "this build does not act on the setting yet");
     }
-    system::run(&config, &log, &proc_root(surroundings.variable))
+    let proxies = match Proxies::from_environment(surroundings.variable) {
+        Ok(proxies) => proxies,
+        Err(error) => {
+            tracing::error!(%error, "Agent crashed");
+            return FAILURE;
+        }
+    };
+    let place = Place {
+        proc_root: proc_root(surroundings.variable),
+        proxies,
+    };
+    system::run(&config, &log, &place)
 }
 
 /// Where the process file system is; an empty variable counts as none.

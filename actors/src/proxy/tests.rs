@@ -15,7 +15,8 @@ fn proxy(url: &str) -> Proxy {
 
 #[test]
 fn the_upper_case_variable_wins_and_an_empty_one_counts_as_none() {
-    let table: [(&[(&str, &str)], Option<&str>); 6] = [
+    type Case<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
+    let table: [Case<'_>; 6] = [
         (&[], None),
         (&[("HTTP_PROXY", "plain:1")], None),
         (&[("HTTPS_PROXY", "upper:1")], Some("upper")),
