@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use actors::attestor::trust::web::Web;
 use actors::clock::Clock;
+use actors::proxy::Proxies;
 use anyhow::{anyhow, bail};
 
 mod narrator;
@@ -94,6 +95,8 @@ async fn play(
     let host = Host {
         proc_root: PathBuf::from(PROC_ROOT),
         web: Web::from_environment(&|_| None, stage.clock.clone()),
+        // The server is in this process.
+        proxies: Proxies::default(),
     };
     let mut agent = Agent::start(&stage.config, &host)?;
     let told = tokio::select! {

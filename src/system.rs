@@ -32,6 +32,7 @@ use actors::clock::Clock;
 use actors::endpoint::sockets::{self, LocalListener};
 use actors::endpoint::{Drain, EndStreams, Endpoint, EndpointConfig, Services, Sockets};
 use actors::exit::{Exit, fail};
+use actors::proxy::Proxies;
 use actors::random::Random;
 use actors::readiness::{out_of_reach, readiness};
 use actors::selectors::unix::{UnixAttestor, UnixConfig};
@@ -63,6 +64,8 @@ pub(crate) struct Host {
     pub(crate) proc_root: PathBuf,
     /// How https is spoken here.
     pub(crate) web: Web,
+    /// What leads to the server.
+    pub(crate) proxies: Proxies,
 }
 
 /// Runs the agent until a signal or an actor ends it; the exit code.
@@ -118,8 +121,9 @@ impl Agent {
         let attestors = workload_attestors(config, &host.proc_root, &Clock::system())?;
         let (exit, exits) = mpsc::unbounded_channel();
         let sources = bundle_sources(config, host.web.clone());
+        let proxies = host.proxies.clone();
         let ways = (node, attestors, sources);
-        let endpoint = start_actors(config, sockets, ways, descriptor_limit, exit)?;
+        let endpoint = start_actors(config, (sockets, proxies), ways, descriptor_limit, exit)?;
         Ok(Self { endpoint, exits })
     }
 
@@ -170,7 +174,7 @@ fn bind(
 
 fn start_actors(
     config: &Config,
-    sockets: Sockets,
+    (sockets, proxies): (Sockets, Proxies),
     (node, workload_attestors, bundle_sources): (
         Rc<dyn NodeAttestor>,
         Vec<Rc<dyn WorkloadAttestor>>,
@@ -238,7 +242,9 @@ fn start_actors(
         clock: clock.clone(),
         random: random.fork(),
         use_sync_authorized_entries: config.experimental.use_sync_authorized_entries,
-    });
+        proxies,
+        require_pq_kem: config.experimental.require_pq_kem,
+    })?;
     let synchronizer_config = SynchronizerConfig {
         trust_domain: trust_domain.clone(),
         sync_interval: config.sync_interval,

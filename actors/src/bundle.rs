@@ -1,5 +1,6 @@
 //! Trust bundles: the authorities of one trust domain, and whether a chain leads to one of them.
 
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -175,7 +176,7 @@ impl Bundle {
         let jwt_authorities = message.jwt_authorities.into_iter().enumerate();
         let jwt_authorities =
             jwt_authorities.map(|(index, key)| JwtAuthority::from_proto(index, key));
-        let jwt_authorities = jwt_authorities.collect::<Result<_, _>>()?;
+        let jwt_authorities = last_of_each(jwt_authorities.collect::<Result<_, _>>()?);
         Ok(Self {
             jwt_authorities,
             refresh_hint: Duration::from_secs(
@@ -224,6 +225,18 @@ impl Bundle {
             now,
         )
     }
+}
+
+/// A key ID names one key: where several claim it, the last one has it, as in the reference.
+fn last_of_each(authorities: Vec<JwtAuthority>) -> Vec<JwtAuthority> {
+    let mut seen = HashSet::new();
+    let mut kept: Vec<_> = authorities
+        .into_iter()
+        .rev()
+        .filter(|authority| seen.insert(authority.key_id.clone()))
+        .collect();
+    kept.reverse();
+    kept
 }
 
 impl JwtAuthority {

@@ -1,5 +1,6 @@
 //! The port to the server: one trait, the real client ([`client`]), and a scripted one for tests. Connections are its business alone.
 
+pub mod address;
 mod attest;
 mod calls;
 pub mod client;
@@ -7,6 +8,8 @@ mod connect;
 mod entries;
 mod frames;
 mod link;
+mod post_quantum;
+mod route;
 mod status;
 mod verify;
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use actors::attestor::trust::web::Web;
+use actors::proxy::Proxies;
 
 use super::flags::{Flag, Flags, Kind};
 use super::{FAILURE, Output, Surroundings};
@@ -115,6 +116,7 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
     let host = Host {
         proc_root: proc_root(surroundings.variable),
         web: Web::from_environment(surroundings.variable, surroundings.clock.clone()),
+        proxies: Proxies::from_environment(surroundings.variable),
     };
     system::run(&config, &log, &host)
 }

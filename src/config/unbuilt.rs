@@ -63,12 +63,6 @@ pub(super) fn unbuilt(config: &Config, seen: &BTreeMap<String, Position>) -> Vec
         false,
         experimental.broker.is_some(),
     );
-    // Whoever asks for it must not get connections without it.
-    add(
-        "agent.experimental.require_pq_kem",
-        true,
-        experimental.require_pq_kem,
-    );
     let edge = &config.edge;
     add(
         "agent.edge.offline_identities",

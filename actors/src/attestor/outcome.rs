@@ -74,7 +74,8 @@ impl Attestor {
         } else if !self.bundle_is_unsaved {
             self.trouble(Trouble::Unsaved, None);
         }
-        self.adopt(svid, slot, reattestable, ctx);
+        let issued = self.tools.clock.wall();
+        self.adopt(svid, slot, reattestable, issued, ctx);
         // Written together with the SVID.
         self.rebootstrap.stored();
         self.server_known(ctx);

@@ -1,6 +1,7 @@
 //! From the stored identity to the first credentials.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use actix::{ActorFutureExt, AsyncContext, Context, WrapFuture};
 
@@ -84,7 +85,8 @@ impl Attestor {
         ctx: &mut Context<Self>,
     ) {
         if self.bundle.is_some() {
-            return self.adopt(svid, slot, reattestable, ctx);
+            let issued = svid.leaf().not_before();
+            return self.adopt(svid, slot, reattestable, issued, ctx);
         }
         self.state = State::Attempting;
         let asked = self.ask_sources();
@@ -94,7 +96,8 @@ impl Attestor {
                 Ok(ServerTrust::Bundle(bundle)) => {
                     this.bundle = Some(bundle);
                     this.bundle_is_unsaved = true;
-                    this.adopt(svid, slot, reattestable, ctx);
+                    let issued = svid.leaf().not_before();
+                    this.adopt(svid, slot, reattestable, issued, ctx);
                 }
                 Ok(ServerTrust::Insecure) => {
                     this.end(BundleSourceError::NoBundle.to_string(), ctx);
@@ -107,12 +110,14 @@ impl Attestor {
         }));
     }
 
-    /// Publishes credentials and draws the instant of their rotation. There is a bundle.
+    /// Publishes credentials and draws the instant of their rotation. There is a bundle. An SVID that was `issued` long ago may be overdue: it
+    /// is replaced at once, however often the agent is started.
     pub(super) fn adopt(
         &mut self,
         svid: Arc<X509Svid>,
         slot: KeySlot,
         reattestable: bool,
+        issued: SystemTime,
         ctx: &mut Context<Self>,
     ) {
         let Some(bundle) = self.bundle.clone() else {
@@ -124,7 +129,7 @@ impl Attestor {
         let is_planned = lifecycle::is_planned(held, is_news, &svid.id, now.wall);
         let rotation = draw_renewal(
             svid.leaf(),
-            now.wall,
+            issued,
             self.config.availability_target,
             &mut self.tools.random,
         );

@@ -155,6 +155,31 @@ fn the_servers_message_is_taken_whole() {
 }
 
 #[test]
+fn of_jwt_authorities_with_one_key_id_the_last_counts() {
+    let ca = Ca::new(epoch());
+    let mut doubled = message(&ca);
+    let first = doubled.jwt_authorities[0].clone();
+    let other = types::JwtKey {
+        key_id: "two".into(),
+        ..first.clone()
+    };
+    let again = types::JwtKey {
+        expires_at: 1_790_000_000,
+        ..first
+    };
+    doubled.jwt_authorities.extend([other, again]);
+
+    let bundle = Bundle::from_proto(doubled, &domain()).unwrap();
+
+    let kept: Vec<_> = bundle
+        .jwt_authorities
+        .iter()
+        .map(|authority| (authority.key_id.as_str(), authority.expires_at))
+        .collect();
+    assert_eq!(kept, [("two", None), ("one", Some(epoch()))]);
+}
+
+#[test]
 fn unusable_messages_are_refused() {
     let ca = Ca::new(epoch());
     let changed = |change: fn(&mut types::Bundle)| {

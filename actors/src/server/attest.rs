@@ -15,6 +15,7 @@ use tonic::codec::Streaming;
 
 use super::Attestation;
 use super::connect::Connection;
+use super::link::Patience;
 use super::status::Failure;
 use crate::attestor::node::Proof;
 use crate::svid::Certificate;
@@ -51,7 +52,7 @@ pub(super) async fn attest(
     request.set_timeout(limits.queue);
 
     let mut stream = {
-        let _need = connection.needed(true);
+        let _need = connection.needed(Patience::Queue);
         let mut client = AgentClient::new(connection.wire());
         tokio::select! {
             answer = client.attest_agent(request) => answer?.into_inner(),
@@ -61,10 +62,10 @@ pub(super) async fn attest(
     };
     // A server may send its headers at once and its first message later: the queue's time goes on.
     let mut step = {
-        let _need = connection.needed(true);
+        let _need = connection.needed(Patience::Queue);
         receive(&mut stream, queue_end, limits.queue).await?
     };
-    let _need = connection.needed(false);
+    let _need = connection.needed(Patience::Call);
     let end = Instant::now() + limits.challenge;
     for _ in 0..=MAX_ROUNDS {
         match step {

@@ -150,7 +150,7 @@ pub(super) async fn all_entries(call: Call, own: &TrustDomain) -> Result<EntrySy
     Ok(entries::complete_list(message.entries, own))
 }
 
-/// `BatchNewX509SVID`; `message` has at least one request.
+/// `BatchNewX509SVID`; `message` has at least one request. One outcome per request, whatever the server answers.
 pub(super) async fn sign(
     call: Call,
     message: &BatchNewX509svidRequest,
@@ -161,14 +161,25 @@ pub(super) async fn sign(
         .await?
         .into_inner()
         .results;
-    if results.len() != message.params.len() {
-        return Err(Failure::Malformed(format!(
-            "{} results to {} requests",
-            results.len(),
-            message.params.len()
-        )));
+    let (asked, answered) = (message.params.len(), results.len());
+    if answered > asked {
+        tracing::warn!(
+            asked,
+            answered,
+            "the server signed more than it was asked for"
+        );
     }
-    Ok(results.into_iter().map(outcome).collect())
+    // Key and ID of each are checked before it is used, so that answers in the wrong places do no harm.
+    let mut outcomes: Vec<_> = results.into_iter().take(asked).map(outcome).collect();
+    outcomes.resize_with(asked, || Err(unusable("there is no result")));
+    Ok(outcomes)
+}
+
+fn unusable(problem: &str) -> SigningRefusal {
+    SigningRefusal {
+        code: tonic::Code::DataLoss,
+        message: format!("unusable SVID: {problem}"),
+    }
 }
 
 fn outcome(
@@ -182,10 +193,6 @@ fn outcome(
             message: clean(&status.message),
         });
     }
-    let damaged = |problem: &str| SigningRefusal {
-        code: tonic::Code::DataLoss,
-        message: format!("unusable SVID: {problem}"),
-    };
-    let svid = result.svid.ok_or_else(|| damaged("there is none"))?;
-    parse_chain(&svid).map_err(|problem| damaged(&problem))
+    let svid = result.svid.ok_or_else(|| unusable("there is none"))?;
+    parse_chain(&svid).map_err(|problem| unusable(&problem))
 }

@@ -13,11 +13,13 @@ use proto::spire::api::server::svid::v1::{BatchNewX509svidRequest, NewX509svidPa
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
+use super::address::{AddressError, ServerAddress};
 use super::attest::{self, AttestLimits, chain_of};
 use super::calls::{self, Call, get_bundle, get_federated_bundle, sign};
-use super::connect::{ConnectLimits, Connection, Dialer};
+use super::connect::{Connection, Dialer};
 use super::entries::SyncLimits;
-use super::link::LinkLimits;
+use super::link::{LinkLimits, Patience, PingLimits};
+use super::route::{ConnectLimits, Route};
 use super::status::Failure;
 use super::{Attestation, Reply, ServerApi, ServerError, SigningRefusal, SigningRequest};
 use crate::attestor::node::Proof;
@@ -25,6 +27,7 @@ use crate::bundle::Bundle;
 use crate::clock::Clock;
 use crate::credentials::{CredentialsReader, ServerTrust};
 use crate::entry::{EntrySync, KnownEntries};
+use crate::proxy::{Proxies, ProxyError};
 use crate::random::Random;
 use crate::spiffe_id::{SpiffeId, TrustDomain};
 use crate::svid::{Certificate, X509Svid};
@@ -46,6 +49,10 @@ pub struct ClientConfig {
     pub random: Random,
     /// `SyncAuthorizedEntries` (true) or `GetAuthorizedEntries` (false).
     pub use_sync_authorized_entries: bool,
+    /// The proxies of the environment.
+    pub proxies: Proxies,
+    /// Whether a connection must use a post-quantum key exchange.
+    pub require_pq_kem: bool,
 }
 
 /// The client of one server.
@@ -71,8 +78,6 @@ struct Limits {
     sync: SyncLimits,
     /// One call, from dialling to its last byte.
     call: Duration,
-    /// Silence within a call, but for those that make the server sign: they have all of their time.
-    silence: Duration,
 }
 
 /// A place for one connection, filled by the first call that needs it while others wait.
@@ -87,8 +92,8 @@ struct Slot {
 enum Repeat {
     /// Asking twice is as good as asking once.
     Always,
-    /// Only if the request never left.
-    IfNotSent,
+    /// Only if the server surely did nothing about it.
+    IfNotProcessed,
 }
 
 impl Default for Limits {
@@ -98,12 +103,22 @@ impl Default for Limits {
             connect: ConnectLimits {
                 resolve: seconds(10),
                 connect: seconds(5),
+                head_start: Duration::from_millis(250),
+                tunnel: seconds(15),
                 handshake: seconds(15),
             },
             link: LinkLimits {
                 idle: seconds(30),
-                before_ping: seconds(30),
-                ping_answer: seconds(15),
+                farewell: seconds(1),
+                // A dead connection is noticed after 15 s in all.
+                call: PingLimits {
+                    after: seconds(10),
+                    answer: seconds(5),
+                },
+                queue: PingLimits {
+                    after: seconds(30),
+                    answer: seconds(15),
+                },
             },
             attest: AttestLimits {
                 queue: Duration::from_mins(10),
@@ -112,31 +127,42 @@ impl Default for Limits {
             },
             sync: SyncLimits::default(),
             call: seconds(30),
-            silence: seconds(15),
         }
     }
 }
 
+/// Why no server can be reached by these settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoWay {
+    /// The address leads nowhere.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The proxy that is to be asked cannot be.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
+}
+
 impl ServerClient {
-    /// Makes a client; nothing is dialled before the first call.
+    /// Makes a client; nothing is dialled before the first call. Fails if the address can lead nowhere.
     #[expect(
         clippy::new_ret_no_self,
         reason = "everybody else knows the port alone"
     )]
-    pub fn new(config: ClientConfig) -> Rc<dyn ServerApi> {
-        Rc::new(Self::with_limits(config, Limits::default()))
+    pub fn new(config: ClientConfig) -> Result<Rc<dyn ServerApi>, NoWay> {
+        Ok(Rc::new(Self::with_limits(config, Limits::default())?))
     }
 
-    fn with_limits(config: ClientConfig, limits: Limits) -> Self {
+    fn with_limits(config: ClientConfig, limits: Limits) -> Result<Self, NoWay> {
         let server_id = SpiffeId::of_server(&config.trust_domain);
-        let address = (config.address.as_str(), config.port);
-        Self {
+        let address = ServerAddress::parse(&config.address, config.port)?;
+        let route = Route::new(address, &config.proxies, limits.connect, config.random)?;
+        Ok(Self {
             dialer: Dialer::new(
-                address,
+                route,
                 server_id,
                 config.clock,
-                config.random,
-                (limits.connect, limits.link),
+                config.require_pq_kem,
+                (limits.connect.handshake, limits.link),
             ),
             limits,
             trust_domain: config.trust_domain,
@@ -144,15 +170,15 @@ impl ServerClient {
             use_sync_authorized_entries: config.use_sync_authorized_entries,
             shared: RefCell::new(None),
             attested: RefCell::new(None),
-        }
+        })
     }
 
     /// Makes a call over the shared connection: dials where needed, gives up in time, and makes a call once more that the
-    /// end of an older connection cut off.
+    /// end of an older connection cut off or that the server did not look at.
     async fn call<T>(
         &self,
         name: &'static str,
-        (repeat, silence): (Repeat, Duration),
+        repeat: Repeat,
         work: impl AsyncFn(Call) -> Result<T, Failure>,
     ) -> Result<T, ServerError> {
         let deadline = Instant::now() + self.limits.call;
@@ -165,7 +191,7 @@ impl ServerClient {
                         call: name,
                         limit: self.limits.call,
                     }))?;
-            let failure = match self.run(&connection, (deadline, silence), &work).await {
+            let failure = match self.run(&connection, deadline, &work).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -173,9 +199,8 @@ impl ServerClient {
                 self.forget(&connection);
             }
             let again = may_repeat
-                && !is_new
                 && failure.is_break()
-                && (repeat == Repeat::Always || failure.was_not_sent());
+                && (failure.was_not_processed() || (!is_new && repeat == Repeat::Always));
             if !again {
                 return Err(failure.into_error(name, self.dialer.peer(), connection.alert()));
             }
@@ -183,27 +208,21 @@ impl ServerClient {
         }
     }
 
-    /// One try over one connection. A connection that falls silent is cut: whatever else runs on it is lost as well.
+    /// One try over one connection, which ends the call when its peer is gone.
     async fn run<T>(
         &self,
         connection: &Connection,
-        (deadline, silence): (Instant, Duration),
+        deadline: Instant,
         work: &impl AsyncFn(Call) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let _need = connection.needed(false);
+        let _need = connection.needed(Patience::Call);
         let call = Call {
             wire: connection.wire(),
             deadline,
         };
-        tokio::select! {
-            biased;
-            outcome = work(call) => outcome,
-            () = connection.silence(silence) => {
-                connection.sever();
-                Err(Failure::Silent(silence))
-            }
-            () = tokio::time::sleep_until(deadline) => Err(Failure::Late(self.limits.call)),
-        }
+        timeout_at(deadline, work(call))
+            .await
+            .unwrap_or(Err(Failure::Late(self.limits.call)))
     }
 
     /// The shared connection, and whether it was opened just now. Opened with the newest credentials; one that was opened
@@ -220,6 +239,10 @@ impl ServerClient {
             .connection
             .get_or_try_init(async || {
                 is_new = true;
+                if self.dialer.is_full() {
+                    // What is kept for convenience must not keep out what is needed.
+                    drop(self.attested.take());
+                }
                 let trust = ServerTrust::Bundle(Arc::clone(&credentials.bundle));
                 self.dialer
                     .dial(trust, Some(&credentials.svid))
@@ -266,10 +289,7 @@ impl ServerClient {
         let work = async |call: Call| get_bundle(call, &self.trust_domain).await;
         let kept = self.attested.borrow_mut().take();
         if let Some(connection) = kept.filter(Connection::is_usable) {
-            match self
-                .run(&connection, (deadline, self.limits.silence), &work)
-                .await
-            {
+            match self.run(&connection, deadline, &work).await {
                 Err(failure) if failure.is_break() => {}
                 outcome => {
                     return outcome.map_err(|failure| {
@@ -284,7 +304,7 @@ impl ServerClient {
                 call: "GetBundle",
                 limit: self.limits.call,
             }))?;
-        self.run(&connection, (deadline, self.limits.silence), &work)
+        self.run(&connection, deadline, &work)
             .await
             .map_err(|failure| {
                 failure.into_error("GetBundle", self.dialer.peer(), connection.alert())
@@ -326,20 +346,16 @@ impl ServerApi for ServerClient {
             let message = RenewAgentRequest {
                 params: Some(AgentX509svidParams { csr }),
             };
-            self.call(
-                "RenewAgent",
-                (Repeat::IfNotSent, self.limits.call),
-                async |call| {
-                    let request = call.request(message.clone());
-                    chain_of(
-                        AgentClient::new(call.wire)
-                            .renew_agent(request)
-                            .await?
-                            .into_inner()
-                            .svid,
-                    )
-                },
-            )
+            self.call("RenewAgent", Repeat::IfNotProcessed, async |call| {
+                let request = call.request(message.clone());
+                chain_of(
+                    AgentClient::new(call.wire)
+                        .renew_agent(request)
+                        .await?
+                        .into_inner()
+                        .svid,
+                )
+            })
             .await
         })
     }
@@ -350,31 +366,21 @@ impl ServerApi for ServerClient {
                 let work = async |call| {
                     calls::sync_entries(call, &known, &self.trust_domain, self.limits.sync).await
                 };
-                self.call(
-                    "SyncAuthorizedEntries",
-                    (Repeat::Always, self.limits.silence),
-                    work,
-                )
-                .await
+                self.call("SyncAuthorizedEntries", Repeat::Always, work)
+                    .await
             } else {
                 let work = async |call| calls::all_entries(call, &self.trust_domain).await;
-                self.call(
-                    "GetAuthorizedEntries",
-                    (Repeat::Always, self.limits.silence),
-                    work,
-                )
-                .await
+                self.call("GetAuthorizedEntries", Repeat::Always, work)
+                    .await
             }
         })
     }
 
     fn bundle(self: Rc<Self>) -> Reply<Bundle> {
         Box::pin(async move {
-            self.call(
-                "GetBundle",
-                (Repeat::Always, self.limits.silence),
-                async |call| get_bundle(call, &self.trust_domain).await,
-            )
+            self.call("GetBundle", Repeat::Always, async |call| {
+                get_bundle(call, &self.trust_domain).await
+            })
             .await
         })
     }
@@ -382,12 +388,7 @@ impl ServerApi for ServerClient {
     fn federated_bundle(self: Rc<Self>, trust_domain: TrustDomain) -> Reply<Option<Bundle>> {
         Box::pin(async move {
             let work = async |call| get_federated_bundle(call, &trust_domain).await;
-            self.call(
-                "GetFederatedBundle",
-                (Repeat::Always, self.limits.silence),
-                work,
-            )
-            .await
+            self.call("GetFederatedBundle", Repeat::Always, work).await
         })
     }
 
@@ -408,11 +409,9 @@ impl ServerApi for ServerClient {
                 })
                 .collect();
             let message = BatchNewX509svidRequest { params };
-            self.call(
-                "BatchNewX509SVID",
-                (Repeat::Always, self.limits.call),
-                async |call| sign(call, &message).await,
-            )
+            self.call("BatchNewX509SVID", Repeat::Always, async |call| {
+                sign(call, &message).await
+            })
             .await
         })
     }

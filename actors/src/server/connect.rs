@@ -1,67 +1,50 @@
-//! Opens connections to the server: name, address, TCP, TLS, HTTP/2. Every step has a time limit of its own.
+//! Opens connections to the server: TLS and HTTP/2 over what [`route`](super::route) opens. Every step has a time limit of its own, and there
+//! are never more than [`MAX_CONNECTIONS`].
 
-use std::cell::RefCell;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::uri::Authority;
-use rustix::net::sockopt;
+use rustls::SupportedProtocolVersion;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use rustls::version::TLS13;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 use super::ServerError;
-use super::link::{Link, LinkLimits, Need};
+use super::link::{Link, LinkLimits, Need, Patience};
+use super::post_quantum;
+use super::route::Route;
 use super::status::{is_about_certificates, rejected, unreachable};
 use super::verify::{Rejection, ServerVerifier, Verdict};
 use crate::clock::Clock;
 use crate::credentials::ServerTrust;
-use crate::random::Random;
 use crate::spiffe_id::SpiffeId;
 use crate::svid::X509Svid;
 use crate::wire::Wire;
 
 /// The one application protocol that gRPC servers take.
 const ALPN: &[u8] = b"h2";
-/// Dead peers: probes after this time without traffic, this far apart; sent bytes that nobody acknowledges for that long.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
-const USER_TIMEOUT_MS: u32 = 30_000;
-
-/// How long the steps to a connection may take.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ConnectLimits {
-    /// Resolving the name.
-    pub(super) resolve: Duration,
-    /// TCP, for each address.
-    pub(super) connect: Duration,
-    /// TLS.
-    pub(super) handshake: Duration,
-}
+/// The one version that carries a post-quantum key exchange.
+const ONLY_TLS_13: &[&SupportedProtocolVersion] = &[&TLS13];
+/// Connections to the server at any time: the shared one, and that of an attestation. One that is to replace another waits for its end.
+const MAX_CONNECTIONS: usize = 2;
 
 /// Opens connections to one server.
 #[derive(Debug)]
 pub(super) struct Dialer {
-    host: String,
-    port: u16,
-    /// Address and port for messages, IPv6 in brackets.
-    peer: String,
-    authority: Authority,
-    server_name: ServerName<'static>,
+    route: Route,
     server_id: SpiffeId,
     clock: Clock,
-    random: RefCell<Random>,
     provider: Arc<CryptoProvider>,
-    limits: ConnectLimits,
+    require_pq_kem: bool,
+    handshake_limit: Duration,
     link_limits: LinkLimits,
+    places: Arc<Semaphore>,
 }
 
 /// An open connection. Ends when the last owner of its wire is gone and nothing runs on it.
@@ -72,46 +55,34 @@ pub(super) struct Connection {
 }
 
 impl Dialer {
-    /// Prepares for the server at `host` (a name or an address, IPv6 with or without brackets).
+    /// Prepares for the server at the other end of `route`.
     pub(super) fn new(
-        (host, port): (&str, u16),
+        route: Route,
         server_id: SpiffeId,
         clock: Clock,
-        random: Random,
-        (limits, link_limits): (ConnectLimits, LinkLimits),
+        require_pq_kem: bool,
+        (handshake_limit, link_limits): (Duration, LinkLimits),
     ) -> Self {
-        let host = host
-            .strip_prefix('[')
-            .and_then(|inner| inner.strip_suffix(']'))
-            .unwrap_or(host)
-            .to_owned();
-        let peer = if host.contains(':') {
-            format!("[{host}]:{port}")
-        } else {
-            format!("{host}:{port}")
-        };
         Self {
-            authority: Authority::from_maybe_shared(peer.clone())
-                .unwrap_or_else(|_| Authority::from_static("spire-server")),
-            // A name that TLS cannot carry goes without: the server ignores it (node-side 1.3).
-            server_name: ServerName::try_from(host.clone()).unwrap_or(ServerName::IpAddress(
-                IpAddr::V4(Ipv4Addr::UNSPECIFIED).into(),
-            )),
-            provider: Arc::new(rustls::crypto::ring::default_provider()),
-            random: RefCell::new(random),
-            host,
-            port,
-            peer,
+            route,
             server_id,
             clock,
-            limits,
+            provider: Arc::new(post_quantum::provider(require_pq_kem)),
+            require_pq_kem,
+            handshake_limit,
             link_limits,
+            places: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
         }
     }
 
     /// Address and port for messages.
     pub(super) fn peer(&self) -> &str {
-        &self.peer
+        &self.route.address().peer
+    }
+
+    /// Whether another connection has to wait for the end of one of those that there are.
+    pub(super) fn is_full(&self) -> bool {
+        self.places.available_permits() == 0
     }
 
     /// Opens a connection, with the agent's certificate where one is given.
@@ -122,9 +93,16 @@ impl Dialer {
     ) -> Result<Connection, ServerError> {
         let verdict = Verdict::default();
         let config = self.tls_config(trust, svid, verdict.clone())?;
-        let tcp = self.connect().await?;
-        let handshake = TlsConnector::from(Arc::new(config)).connect(self.server_name.clone(), tcp);
-        let tls = match timeout(self.limits.handshake, handshake).await {
+        // Dropped on each way out, else with the stream: never closed, so that the error is none.
+        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        let tcp = self
+            .route
+            .connect()
+            .await
+            .map_err(|problem| self.unreachable(problem))?;
+        let handshake =
+            TlsConnector::from(Arc::new(config)).connect(self.route.address().name.clone(), tcp);
+        let tls = match timeout(self.handshake_limit, handshake).await {
             Ok(Ok(tls)) => tls,
             Ok(Err(error)) => {
                 return Err(self.handshake_error(&error, verdict.take(), svid.is_some()));
@@ -132,64 +110,18 @@ impl Dialer {
             Err(_) => {
                 return Err(self.unreachable(format!(
                     "TLS handshake took longer than {:?}",
-                    self.limits.handshake
+                    self.handshake_limit
                 )));
             }
         };
         if tls.get_ref().1.alpn_protocol() != Some(ALPN) {
             return Err(self.unreachable("it does not speak HTTP/2 (no ALPN protocol h2)"));
         }
-        self.open(tls).await
-    }
-
-    async fn open(&self, tls: TlsStream<TcpStream>) -> Result<Connection, ServerError> {
-        let (link, stream) = Link::wrap(tls, self.link_limits);
-        let wire = Wire::open(stream, self.authority.clone())
+        let (link, stream) = Link::wrap(tls, self.link_limits, place);
+        let wire = Wire::open(stream, self.route.address().authority.clone())
             .await
             .map_err(|error| self.unreachable(error.to_string()))?;
         Ok(Connection { link, wire })
-    }
-
-    /// Tries all addresses in random order, one after the other.
-    async fn connect(&self) -> Result<TcpStream, ServerError> {
-        let lookup = timeout(
-            self.limits.resolve,
-            tokio::net::lookup_host((self.host.as_str(), self.port)),
-        )
-        .await;
-        let mut addresses: Vec<SocketAddr> = match lookup {
-            Ok(Ok(found)) => found.collect(),
-            Ok(Err(error)) => {
-                return Err(self.unreachable(format!("unable to resolve its name: {error}")));
-            }
-            Err(_) => {
-                return Err(self.unreachable(format!(
-                    "resolving its name took longer than {:?}",
-                    self.limits.resolve
-                )));
-            }
-        };
-        self.random.borrow_mut().shuffle(&mut addresses);
-        let mut failures = Vec::new();
-        for address in addresses {
-            match timeout(self.limits.connect, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => {
-                    if let Err(error) = tune(&stream) {
-                        tracing::debug!(%error, "unable to set socket options");
-                    }
-                    return Ok(stream);
-                }
-                Ok(Err(error)) => failures.push(format!("{address}: {error}")),
-                Err(_) => failures.push(format!(
-                    "{address}: no connection within {:?}",
-                    self.limits.connect
-                )),
-            }
-        }
-        if failures.is_empty() {
-            failures.push("its name has no address".to_owned());
-        }
-        Err(self.unreachable(failures.join("; ")))
     }
 
     fn tls_config(
@@ -205,8 +137,13 @@ impl Dialer {
             algorithms: self.provider.signature_verification_algorithms,
             verdict,
         };
+        let versions = if self.require_pq_kem {
+            ONLY_TLS_13
+        } else {
+            rustls::DEFAULT_VERSIONS
+        };
         let builder = rustls::ClientConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .map_err(|error| self.unreachable(error.to_string()))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
@@ -239,7 +176,7 @@ impl Dialer {
         rejection: Option<Rejection>,
         with_certificate: bool,
     ) -> ServerError {
-        let peer = self.peer.clone();
+        let peer = self.peer().to_owned();
         match rejection {
             Some(Rejection::UnknownAuthority) => return ServerError::UnknownAuthority { peer },
             Some(Rejection::Untrusted(reason)) => return ServerError::Untrusted { peer, reason },
@@ -255,12 +192,16 @@ impl Dialer {
                 peer,
                 reason: reason.to_string(),
             },
+            // Whatever the server says, that it has no such key exchange is the likeliest reason.
+            _ if self.require_pq_kem => self.unreachable(format!(
+                "TLS handshake failed: {error} (require_pq_kem is set: does the server have the post-quantum key exchange X25519MLKEM768?)"
+            )),
             _ => self.unreachable(format!("TLS handshake failed: {error}")),
         }
     }
 
-    fn unreachable(&self, reason: impl Into<String>) -> ServerError {
-        unreachable(&self.peer, reason)
+    fn unreachable(&self, reason: impl AsRef<str>) -> ServerError {
+        unreachable(self.peer(), self.route.reason(reason.as_ref()))
     }
 }
 
@@ -276,8 +217,8 @@ impl Connection {
     }
 
     /// Keeps the connection open until the result is dropped.
-    pub(super) fn needed(&self, in_silence: bool) -> Need {
-        self.link.needed(in_silence)
+    pub(super) fn needed(&self, patience: Patience) -> Need {
+        self.link.needed(patience)
     }
 
     /// Ends the connection at once.
@@ -290,18 +231,6 @@ impl Connection {
         self.link.alert()
     }
 
-    /// Returns once nothing has been read for `limit`, counted from now.
-    pub(super) async fn silence(&self, limit: Duration) {
-        let mut quiet_since = Instant::now();
-        loop {
-            tokio::time::sleep_until(quiet_since + limit).await;
-            match self.link.last_read() {
-                Some(last_read) if last_read > quiet_since => quiet_since = last_read,
-                _ => return,
-            }
-        }
-    }
-
     /// Returns if the server has not sent a single byte `limit` from now.
     pub(super) async fn stillbirth(&self, limit: Duration) {
         tokio::time::sleep(limit).await;
@@ -311,13 +240,8 @@ impl Connection {
     }
 }
 
-/// Socket options. The kernel notices a dead peer without waking us.
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS)?;
-    Ok(())
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.link.retire();
+    }
 }

@@ -8,7 +8,7 @@ use prost::Message;
 use proto::spire::api::server::entry::v1::{EntryRevision, SyncAuthorizedEntriesResponse};
 use proto::spire::api::types::{self, EntryMask};
 
-use super::status::clean;
+use super::status::{clean, is_harmful};
 use crate::entry::{Entry, EntryId, EntrySync, EntryVersion, KnownEntries};
 use crate::selector::{Selector, SelectorSet};
 use crate::spiffe_id::{SpiffeId, TrustDomain};
@@ -34,6 +34,8 @@ pub(super) const MASK: EntryMask = EntryMask {
 
 /// Longest entry ID that is taken, in bytes; servers allow 255.
 const MAX_ENTRY_ID: usize = 1024;
+/// Longest hint that is taken, in bytes; servers allow 1024 characters.
+const MAX_HINT: usize = 4096;
 /// Damaged entries that are reported one by one; further ones are dropped in silence.
 const MAX_SKIPPED: usize = 1000;
 
@@ -258,8 +260,8 @@ fn entry_id(text: &str) -> Result<EntryId, &'static str> {
     if text.len() > MAX_ENTRY_ID {
         return Err("entry ID is too long");
     }
-    if text.chars().any(char::is_control) {
-        return Err("entry ID has control characters");
+    if text.chars().any(is_harmful) {
+        return Err("entry ID has control or invisible characters");
     }
     EntryId::new(text).ok_or("entry ID is empty")
 }
@@ -278,6 +280,13 @@ fn check(id: EntryId, entry: types::Entry, own: &TrustDomain) -> Result<Entry, S
         .map(|selector| Selector::new(&selector.r#type, &selector.value))
         .collect::<Result<_, _>>()
         .map_err(|error| error.to_string())?;
+    if entry.hint.len() > MAX_HINT {
+        return Err("hint is too long".to_owned());
+    }
+    // Workloads choose by it and print it.
+    if entry.hint.chars().any(is_harmful) {
+        return Err("hint has control or invisible characters".to_owned());
+    }
     let attributes = entry.additional_attributes.unwrap_or_default();
     Ok(Entry {
         id,

@@ -1,4 +1,4 @@
-//! Where HTTP/2 frames begin in what is written, and when a ping is allowed. Pure.
+//! Where HTTP/2 frames begin in what is written and read, and when a ping is allowed. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +7,23 @@ pub(super) const PING_FRAME: [u8; 17] = *b"\x00\x00\x08\x06\x00\x00\x00\x00\x00e
 
 const PREFACE_BYTES: usize = 24;
 const HEADER_BYTES: usize = 9;
-/// Pings that may go out in short order.
+/// Frame types that carry an answer (RFC 9113 6.1, 6.2).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+/// Pings that may go out in short order between two answers.
 const FREE_PINGS: usize = 2;
-/// Distance of all further ones. A SPIRE server counts a strike for each that comes within 5 min of the one before.
+/// Distance of all further ones. A SPIRE server counts a strike for each that comes within 5 min of the one before, and forgets them when
+/// it sends an answer.
 const PING_DISTANCE: Duration = Duration::from_secs(305);
 
-/// Follows the written bytes from frame to frame (RFC 9113 4.1).
+/// Follows the bytes of one direction from frame to frame (RFC 9113 4.1).
 #[derive(Debug)]
 pub(super) struct FrameTracker {
     header: Vec<u8>,
     payload_left: usize,
 }
 
-/// How many pings a connection may still send.
+/// How many pings a connection may still send before the server's next answer.
 #[derive(Debug, Default)]
 pub(super) struct PingBudget {
     sent: usize,
@@ -35,8 +39,17 @@ impl FrameTracker {
         }
     }
 
-    /// Takes what was written.
-    pub(super) fn advance(&mut self, mut bytes: &[u8]) {
+    /// A server's stream begins with a frame.
+    pub(super) fn from_frame() -> Self {
+        Self {
+            header: Vec::with_capacity(HEADER_BYTES),
+            payload_left: 0,
+        }
+    }
+
+    /// Takes what went by; whether the beginning of an answer was in it.
+    pub(super) fn advance(&mut self, mut bytes: &[u8]) -> bool {
+        let mut answered = false;
         while !bytes.is_empty() {
             if self.payload_left > 0 {
                 let count = self.payload_left.min(bytes.len());
@@ -48,12 +61,14 @@ impl FrameTracker {
             let (head, rest) = bytes.split_at(count);
             self.header.extend_from_slice(head);
             bytes = rest;
-            if let [high, middle, low, _, _, _, _, _, _] = *self.header.as_slice() {
+            if let [high, middle, low, kind, _, _, _, _, _] = *self.header.as_slice() {
+                answered |= kind == DATA || kind == HEADERS;
                 self.payload_left =
                     usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
                 self.header.clear();
             }
         }
+        answered
     }
 
     /// Whether another frame may be put in here.
@@ -74,6 +89,11 @@ impl PingBudget {
             self.last = Some(now);
         }
         allowed
+    }
+
+    /// Begins anew: the server has answered something.
+    pub(super) fn renew(&mut self) {
+        *self = Self::default();
     }
 }
 
@@ -119,5 +139,29 @@ mod tests {
             .collect();
 
         assert_eq!(allowed, [0, 30, 360, 690, 1020]);
+        budget.renew();
+        assert!(budget.take(start) && budget.take(start) && !budget.take(start));
+    }
+
+    #[test]
+    fn an_answer_is_told_from_other_frames() {
+        let frame = |kind: u8| [0, 0, 2, kind, 0, 0, 0, 0, 1, DATA, HEADERS];
+
+        for (kind, is_answer) in [
+            (0, true),
+            (1, true),
+            (3, false),
+            (4, false),
+            (6, false),
+            (7, false),
+        ] {
+            let mut tracker = FrameTracker::from_frame();
+            let mut answered = false;
+            for byte in frame(kind) {
+                answered |= tracker.advance(&[byte]);
+            }
+            assert_eq!(answered, is_answer, "{kind}");
+            assert!(tracker.is_between_frames());
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustls::AlertDescription;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 
 use super::frames::{FrameTracker, PING_FRAME, PingBudget};
@@ -20,10 +21,30 @@ use super::frames::{FrameTracker, PING_FRAME, PingBudget};
 pub(super) struct LinkLimits {
     /// A stream that no call needs is closed after this time (design D17).
     pub(super) idle: Duration,
-    /// Silence before a ping goes out (design D8).
-    pub(super) before_ping: Duration,
-    /// How long the answer to a ping may take.
-    pub(super) ping_answer: Duration,
+    /// What a stream without owner, which is closing, gets at most.
+    pub(super) farewell: Duration,
+    /// While a call runs.
+    pub(super) call: PingLimits,
+    /// While nothing but calls that wait in a queue run.
+    pub(super) queue: PingLimits,
+}
+
+/// When a silent peer is asked whether it is still there (design D8).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PingLimits {
+    /// Silence before a ping goes out.
+    pub(super) after: Duration,
+    /// How long the answer may take: then the stream is given up.
+    pub(super) answer: Duration,
+}
+
+/// How soon a call is to learn that its peer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Soon: others may wait for its end.
+    Call,
+    /// The server may have it wait for minutes.
+    Queue,
 }
 
 /// What both ends of the stream know: the task that drives it, and the callers.
@@ -35,8 +56,11 @@ pub(super) struct Link {
 #[derive(Debug)]
 struct State {
     calls: usize,
-    waiting_in_silence: usize,
+    queued: usize,
+    /// Since when there has been a call; the silence before is nobody's.
+    needed_since: Instant,
     last_used: Instant,
+    retired: bool,
     last_read: Option<Instant>,
     alert: Option<AlertDescription>,
     over: bool,
@@ -47,7 +71,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Need {
     link: Arc<Link>,
-    in_silence: bool,
+    patience: Patience,
 }
 
 /// The stream itself, as the HTTP/2 connection reads and writes it.
@@ -58,21 +82,38 @@ pub(super) struct LinkStream<S> {
     limits: LinkLimits,
     timer: Pin<Box<Sleep>>,
     written: FrameTracker,
+    read: FrameTracker,
     pings: PingBudget,
     /// What is still to be written of a ping.
     ping_rest: &'static [u8],
-    /// When a ping was sent that nothing has been read after.
-    asked_at: Option<Instant>,
+    /// When a ping was sent that nothing has been read after, and how long its answer may take.
+    asked: Option<(Instant, Duration)>,
+    /// Free again once the stream is closed: the fields are dropped in order.
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// What the clock says.
+enum Next {
+    /// Nothing before this instant.
+    At(Instant),
+    /// The stream ends in peace.
+    End,
 }
 
 impl Link {
-    /// Wraps a stream.
-    pub(super) fn wrap<S>(stream: S, limits: LinkLimits) -> (Arc<Self>, LinkStream<S>) {
+    /// Wraps a stream, which gives `place` back at its end.
+    pub(super) fn wrap<S>(
+        stream: S,
+        limits: LinkLimits,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> (Arc<Self>, LinkStream<S>) {
         let now = Instant::now();
         let state = State {
             calls: 0,
-            waiting_in_silence: 0,
+            queued: 0,
+            needed_since: now,
             last_used: now,
+            retired: false,
             last_read: None,
             alert: None,
             over: false,
@@ -85,23 +126,28 @@ impl Link {
             stream,
             link: Arc::clone(&link),
             limits,
-            timer: Box::pin(tokio::time::sleep(limits.idle.min(limits.before_ping))),
+            timer: Box::pin(tokio::time::sleep(limits.idle)),
             written: FrameTracker::after_preface(),
+            read: FrameTracker::from_frame(),
             pings: PingBudget::default(),
             ping_rest: &[],
-            asked_at: None,
+            asked: None,
+            _place: place,
         };
         (link, stream)
     }
 
-    /// Marks the stream as needed. `in_silence` says that the server may be silent for minutes, so that pings are due.
-    pub(super) fn needed(self: &Arc<Self>, in_silence: bool) -> Need {
+    /// Marks the stream as needed until the result is dropped.
+    pub(super) fn needed(self: &Arc<Self>, patience: Patience) -> Need {
         let mut state = self.state();
+        if state.calls == 0 {
+            state.needed_since = Instant::now();
+        }
         state.calls += 1;
-        state.waiting_in_silence += usize::from(in_silence);
+        state.queued += usize::from(patience == Patience::Queue);
         Need {
             link: Arc::clone(self),
-            in_silence,
+            patience,
         }
     }
 
@@ -122,9 +168,18 @@ impl Link {
 
     /// Ends the stream at once; calls on it fail.
     pub(super) fn sever(&self) {
+        self.tell(|state| state.over = true);
+    }
+
+    /// Nobody will call any more: what is left to be said is said soon.
+    pub(super) fn retire(&self) {
+        self.tell(|state| state.retired = true);
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut State)) {
         let driver = {
             let mut state = self.state();
-            state.over = true;
+            change(&mut state);
             state.driver.take()
         };
         if let Some(driver) = driver {
@@ -153,56 +208,78 @@ impl Drop for Need {
     fn drop(&mut self) {
         let mut state = self.link.state();
         state.calls -= 1;
-        state.waiting_in_silence -= usize::from(self.in_silence);
+        state.queued -= usize::from(self.patience == Patience::Queue);
         state.last_used = Instant::now();
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkStream<S> {
-    /// Looks at the clock. `Err` ends the stream; `Ok(true)` ends it in peace.
+    /// Looks at the clock and sets the timer. `Err` ends the stream; `Ok(true)` ends it in peace.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        while self.timer.as_mut().poll(cx).is_ready() {
-            let now = Instant::now();
-            let (calls, waiting, last_used, last_read) = {
-                let state = self.link.state();
-                (
-                    state.calls,
-                    state.waiting_in_silence,
-                    state.last_used,
-                    state.last_read.unwrap_or(state.last_used),
-                )
-            };
-            if let Some(asked_at) = self.asked_at {
-                if last_read >= asked_at {
-                    self.asked_at = None;
-                } else if now >= asked_at + self.limits.ping_answer {
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "no answer to a ping",
-                    ));
-                }
-            }
-            if calls == 0 && now >= last_used + self.limits.idle {
+        loop {
+            let Next::At(due) = self.look(Instant::now())? else {
                 return Ok(true);
-            }
-            if waiting > 0
-                && self.asked_at.is_none()
-                && now >= last_read + self.limits.before_ping
-                && self.pings.take(now.into_std())
-            {
-                self.ping_rest = &PING_FRAME;
-                self.asked_at = Some(now);
-            }
-            let next = match self.asked_at {
-                Some(asked_at) => asked_at + self.limits.ping_answer,
-                None if calls == 0 => last_used + self.limits.idle,
-                None => {
-                    (last_read + self.limits.before_ping).max(now + self.limits.before_ping / 4)
-                }
             };
-            self.timer.as_mut().reset(next);
+            // A timer that fires early is cheaper than one that is set at each read.
+            if self.timer.is_elapsed() || due < self.timer.deadline() {
+                self.timer.as_mut().reset(due);
+            }
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return Ok(false);
+            }
         }
-        Ok(false)
+    }
+
+    /// What is due at `now`, and what comes next.
+    fn look(&mut self, now: Instant) -> io::Result<Next> {
+        let (calls, all_queued, retired, needed_since, last_read, last_used) = {
+            let state = self.link.state();
+            (
+                state.calls,
+                state.calls == state.queued,
+                state.retired,
+                state.needed_since,
+                state.last_read,
+                state.last_used,
+            )
+        };
+        if let Some((asked_at, limit)) = self.asked {
+            if last_read.is_some_and(|last_read| last_read >= asked_at) {
+                self.asked = None;
+            } else if now >= asked_at + limit {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("no answer to a ping within {limit:?}"),
+                ));
+            } else if calls > 0 {
+                return Ok(Next::At(asked_at + limit));
+            }
+        }
+        if calls == 0 {
+            let due = last_used
+                + if retired {
+                    self.limits.farewell
+                } else {
+                    self.limits.idle
+                };
+            return Ok(if now >= due { Next::End } else { Next::At(due) });
+        }
+        let limits = if all_queued {
+            self.limits.queue
+        } else {
+            self.limits.call
+        };
+        let quiet_since = last_read.map_or(needed_since, |last_read| last_read.max(needed_since));
+        let due = quiet_since + limits.after;
+        if now < due {
+            return Ok(Next::At(due));
+        }
+        if !self.pings.take(now.into_std()) {
+            return Ok(Next::At(now + limits.after));
+        }
+        self.ping_rest = &PING_FRAME;
+        self.asked = Some((now, limits.answer));
+        Ok(Next::At(now + limits.answer))
     }
 
     /// Writes what is left of a ping, once no frame is half written.
@@ -260,11 +337,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for LinkStream<S> {
         let had = buffer.filled().len();
         match Pin::new(&mut this.stream).poll_read(cx, buffer) {
             Poll::Ready(Ok(())) => {
+                let read = buffer.filled().get(had..).unwrap_or_default();
+                if this.read.advance(read) {
+                    this.pings.renew();
+                }
                 let mut state = this.link.state();
-                if buffer.filled().len() > had {
-                    state.last_read = Some(Instant::now());
-                } else {
+                if read.is_empty() {
                     state.over = true;
+                } else {
+                    state.last_read = Some(Instant::now());
                 }
                 return Poll::Ready(Ok(()));
             }
@@ -334,122 +415,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LinkStream<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-
-    use super::*;
-
-    const LIMITS: LinkLimits = LinkLimits {
-        idle: Duration::from_secs(30),
-        before_ping: Duration::from_secs(30),
-        ping_answer: Duration::from_secs(15),
-    };
-
-    /// A link whose preface is written, and the server's end.
-    async fn link() -> (Arc<Link>, LinkStream<DuplexStream>, DuplexStream) {
-        let (near, mut far) = duplex(1 << 16);
-        let (link, mut stream) = Link::wrap(near, LIMITS);
-        stream.write_all(&[1; 24]).await.unwrap();
-        far.read_exact(&mut [0; 24]).await.unwrap();
-        (link, stream, far)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_link_that_nobody_needs_ends_after_its_time() {
-        let (link, mut stream, _far) = link().await;
-        let opened = Instant::now();
-        let need = link.needed(false);
-        let dropped_after = Duration::from_secs(45);
-        let read = async {
-            let count = stream.read(&mut [0; 8]).await.unwrap();
-            (count, opened.elapsed().as_secs())
-        };
-
-        let (outcome, ()) = tokio::join!(read, async {
-            tokio::time::sleep(dropped_after).await;
-            drop(need);
-        });
-
-        assert_eq!(outcome, (0, 75));
-        assert!(link.is_over());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pings_go_out_in_silence_and_their_lack_of_an_answer_ends_the_link() {
-        let (link, mut stream, mut far) = link().await;
-        let opened = Instant::now();
-        let _need = link.needed(true);
-        let server = async {
-            let mut pings = Vec::new();
-            let mut ping = [0; PING_FRAME.len()];
-            while far.read_exact(&mut ping).await.is_ok() {
-                assert_eq!(ping, PING_FRAME);
-                pings.push(opened.elapsed().as_secs());
-                if pings.len() < 4 {
-                    far.write_all(b"pong").await.unwrap();
-                }
-            }
-            pings
-        };
-        let client = async {
-            let error = loop {
-                if let Err(error) = stream.read_exact(&mut [0; 4]).await {
-                    break error;
-                }
-            };
-            drop(stream);
-            (error.kind(), opened.elapsed().as_secs())
-        };
-
-        let (pings, (kind, ended)) = tokio::join!(server, client);
-
-        assert_eq!(kind, io::ErrorKind::TimedOut);
-        assert_eq!(pings.len(), 4);
-        assert!(
-            pings
-                .windows(2)
-                .skip(1)
-                .all(|pair| pair[1] - pair[0] >= 300),
-            "{pings:?}"
-        );
-        assert!((15..=16).contains(&(ended - pings[3])), "{pings:?} {ended}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_ping_goes_out_for_ordinary_calls_or_into_a_frame() {
-        let (link, mut stream, mut far) = link().await;
-        let ordinary = link.needed(false);
-        let mut buffer = [0; 64];
-        let waiting =
-            tokio::time::timeout(Duration::from_secs(100), stream.read(&mut buffer)).await;
-        assert!(waiting.is_err());
-        drop(ordinary);
-
-        let _patient = link.needed(true);
-        stream
-            .write_all(b"\x00\x00\x04\x00\x00\x00\x00\x00\x01ab")
-            .await
-            .unwrap();
-        let waiting =
-            tokio::time::timeout(Duration::from_secs(100), stream.read(&mut buffer)).await;
-        assert!(!matches!(waiting, Ok(Ok(_))));
-
-        let count = far.read(&mut buffer).await.unwrap();
-        assert_eq!(buffer[..count], *b"\x00\x00\x04\x00\x00\x00\x00\x00\x01ab");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_severed_link_wakes_its_reader() {
-        let (link, mut stream, _far) = link().await;
-        let _need = link.needed(false);
-        let mut buffer = [0; 8];
-
-        let (outcome, ()) = tokio::join!(stream.read(&mut buffer), async { link.sever() });
-
-        assert_eq!(
-            outcome.unwrap_err().kind(),
-            io::ErrorKind::ConnectionAborted
-        );
-        assert!(stream.write(b"x").await.is_err());
-    }
-}
+mod tests;

@@ -49,15 +49,21 @@ impl Failure {
         matches!(self, Self::Status(status) if status.source().is_some())
     }
 
-    /// Whether the request surely never left this machine.
-    pub(super) fn was_not_sent(&self) -> bool {
+    /// Whether the server surely did nothing about the request: it never left, or the server said that it would not look at it
+    /// (RFC 9113 6.8, 8.7).
+    pub(super) fn was_not_processed(&self) -> bool {
         let Self::Status(status) = self else {
             return false;
         };
         causes(status).any(|cause| {
-            cause
+            let never_left = cause
                 .downcast_ref::<hyper::Error>()
-                .is_some_and(hyper::Error::is_canceled)
+                .is_some_and(hyper::Error::is_canceled);
+            let turned_down = cause.downcast_ref::<h2::Error>().is_some_and(|error| {
+                error.is_remote()
+                    && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
+            });
+            never_left || turned_down
         })
     }
 
@@ -124,7 +130,7 @@ pub(super) fn clean(text: &str) -> String {
     let mut cleaned = String::new();
     let mut characters = text.chars();
     for character in characters.by_ref().take(MAX_WORDS) {
-        if character.is_control() || turns_text(character) {
+        if is_harmful(character) {
             cleaned.extend(character.escape_default());
         } else {
             cleaned.push(character);
@@ -134,6 +140,11 @@ pub(super) fn clean(text: &str) -> String {
         cleaned.push('…');
     }
     cleaned
+}
+
+/// Whether a character moves a cursor, ends a line, turns text around or hides.
+pub(super) fn is_harmful(character: char) -> bool {
+    character.is_control() || turns_text(character)
 }
 
 /// Line separators, directional marks and other invisible characters.

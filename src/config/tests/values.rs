@@ -276,19 +276,6 @@ fn a_join_token_makes_do_without_a_node_attestor_that_is_not_built() {
 }
 
 #[test]
-fn an_agent_that_must_insist_on_post_quantum_keys_does_not_start_without_them() {
-    let config = good(&conf("  experimental { require_pq_kem = true }"));
-
-    let needed: Vec<_> = config
-        .unbuilt()
-        .iter()
-        .filter(|setting| setting.key.starts_with("agent.") && setting.needed)
-        .map(|setting| setting.key.as_str())
-        .collect();
-    assert_eq!(needed, ["agent.experimental.require_pq_kem"]);
-}
-
-#[test]
 fn defaults_are_those_of_the_reference() {
     let config = good(&conf(
         "  log_level = \"\" experimental { sync_interval = \"0\" }",

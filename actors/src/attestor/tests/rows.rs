@@ -24,7 +24,7 @@ fn start_from(found: OnDisk) -> World {
     } else {
         clock.wall() + Duration::from_hours(1)
     };
-    let begin = clock.wall().checked_sub(Duration::from_hours(1)).unwrap();
+    let begin = clock.wall().checked_sub(Duration::from_mins(10)).unwrap();
     let svid = Ca::new(begin).svid(AGENT, begin, end);
     let mut disk = Disk {
         reattestable: true,
@@ -386,4 +386,27 @@ async fn w10_a_bundle_that_cannot_be_fetched_costs_no_svid() {
         assert_eq!(world.server.count(Call::Attest), 1, "{reattestable}");
         assert!(world.serial().is_some() && world.serial() == world.stored_serial());
     }
+}
+
+#[actix::test]
+async fn an_agent_that_is_restarted_all_the_time_replaces_its_svid_all_the_same() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    let svid = Ca::new(clock.wall()).svid(
+        AGENT,
+        clock.wall().checked_sub(Duration::from_hours(1)).unwrap(),
+        clock.wall() + Duration::from_mins(10),
+    );
+    let disk = Disk {
+        chain: svid.chain().to_vec(),
+        reattestable: true,
+        bundle: server.current_bundle().certificates(),
+        keys: BTreeMap::from([(KeySlot::A, Arc::clone(&svid.key))]),
+        ..Disk::default()
+    };
+
+    let world = start(clock, server, disk);
+    world.pass(1).await;
+
+    assert_eq!(world.server.count(Call::Attest), 1);
 }

@@ -16,7 +16,7 @@ use super::http::{self, Answer, FetchError, within};
 use super::roots::RootPlaces;
 use super::url::BundleUrl;
 use crate::clock::{Clock, unix_seconds};
-use crate::proxy::{Proxies, ProxyError};
+use crate::proxy::Proxies;
 use crate::wire::Transport;
 
 /// Time for all of it, redirects included.
@@ -29,8 +29,7 @@ const ALPN: &[u8] = b"http/1.1";
 #[derive(Debug, Clone)]
 pub struct Web {
     roots: RootPlaces,
-    /// An error counts where a proxy might be asked, not before.
-    proxies: Result<Proxies, ProxyError>,
+    proxies: Proxies,
     clock: Clock,
 }
 
@@ -72,7 +71,7 @@ impl Web {
         limited(async {
             let route = Route::Web {
                 tls: Arc::new(self.tls_config().await?),
-                proxies: self.proxies.clone()?,
+                proxies: self.proxies.clone(),
             };
             route.follow(url).await
         })
@@ -153,7 +152,7 @@ impl Route {
             step: "TLS",
             reason: error.to_string(),
         })?;
-        let stream = match proxies.for_target(url.host(), url.port()) {
+        let stream = match proxies.for_target(url.host(), url.port())? {
             None => dial(url.host(), url.port()).await?,
             Some(proxy) => {
                 let stream = dial(&proxy.host, proxy.port).await?;

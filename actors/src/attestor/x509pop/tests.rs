@@ -608,7 +608,12 @@ async fn an_svid_from_another_agent_is_evidence() {
     let expected = messages::payload(one.chain());
     assert_eq!(proof.payload(), expected);
     let challenge = json!({ "ecdsa_signature": { "nonce": STANDARD.encode(ASKED) } });
-    assert!(proof.respond(challenge.to_string().as_bytes()).await.is_ok());
+    assert!(
+        proof
+            .respond(challenge.to_string().as_bytes())
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The client against a server in the same process, over TLS on the loopback.
 
+mod answers;
+mod connections;
 mod pki;
 mod server;
 
@@ -14,7 +16,6 @@ use proto::spire::api::server::entry::v1::SyncAuthorizedEntriesRequest;
 use proto::spire::api::server::entry::v1::{
     EntryRevision, GetAuthorizedEntriesResponse, SyncAuthorizedEntriesResponse,
 };
-use proto::spire::api::server::svid::v1::{BatchNewX509svidResponse, batch_new_x509svid_response};
 use proto::spire::api::types::{self, PermissionDeniedDetails, Spiffeid, X509svid};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -25,7 +26,6 @@ use super::*;
 use crate::attestor::node::{Answer, EvidenceError};
 use crate::bundle::X509Authority;
 use crate::credentials::{Credentials, CredentialsWriter};
-use crate::entry::EntryId;
 use crate::server::entries;
 use crate::server::{DeniedReason, Disposition};
 
@@ -71,12 +71,21 @@ fn short() -> Limits {
         connect: ConnectLimits {
             resolve: ms(1000),
             connect: ms(500),
+            head_start: ms(50),
+            tunnel: ms(500),
             handshake: ms(300),
         },
         link: LinkLimits {
             idle: ms(300),
-            before_ping: ms(100),
-            ping_answer: ms(300),
+            farewell: ms(100),
+            call: PingLimits {
+                after: ms(100),
+                answer: ms(200),
+            },
+            queue: PingLimits {
+                after: ms(100),
+                answer: ms(300),
+            },
         },
         attest: AttestLimits {
             queue: ms(1500),
@@ -85,7 +94,6 @@ fn short() -> Limits {
         },
         sync: SyncLimits::default(),
         call: ms(1500),
-        silence: ms(300),
     }
 }
 
@@ -103,18 +111,32 @@ fn agent_with(
     limits: Limits,
     use_sync_authorized_entries: bool,
 ) -> Agent {
-    let (writer, reader) = watch::channel(credentials.map(Arc::new));
-    let config = ClientConfig {
-        address: "localhost".into(),
+    agent_from(credentials, limits, |config| ClientConfig {
         port,
+        use_sync_authorized_entries,
+        ..config
+    })
+}
+
+fn agent_from(
+    credentials: Option<Credentials>,
+    limits: Limits,
+    changed: impl FnOnce(ClientConfig) -> ClientConfig,
+) -> Agent {
+    let (writer, reader) = watch::channel(credentials.map(Arc::new));
+    let config = changed(ClientConfig {
+        address: "localhost".into(),
+        port: 1,
         trust_domain: trust_domain(),
         credentials: reader,
         clock: Clock::system(),
         random: Random::from_seed(1),
-        use_sync_authorized_entries,
-    };
+        use_sync_authorized_entries: true,
+        proxies: Proxies::default(),
+        require_pq_kem: false,
+    });
     Agent {
-        client: Rc::new(ServerClient::with_limits(config, limits)),
+        client: Rc::new(ServerClient::with_limits(config, limits).unwrap()),
         credentials: writer,
     }
 }
@@ -148,6 +170,8 @@ fn setup(authority: &Authority) -> Setup {
         identity: authority.issue(SERVER_ID),
         clients: authority.clone(),
         alpn: true,
+        versions: rustls::DEFAULT_VERSIONS,
+        algorithms: rustls::crypto::ring::default_provider(),
     }
 }
 
@@ -423,7 +447,7 @@ async fn a_call_without_an_answer_is_given_up_and_its_connection_dropped() {
         error,
         ServerError::TimedOut {
             call: "GetBundle",
-            limit: short().silence
+            limit: short().call
         }
     );
     eventually("the connection is closed", || {
@@ -529,30 +553,6 @@ async fn the_reason_of_a_denial_is_read_from_its_details() {
             assert_eq!(error.disposition() == Disposition::Banned, reason.is_some());
         }
     }
-}
-
-#[tokio::test]
-async fn an_answer_over_four_mebibytes_is_an_error() {
-    let authority = Authority::new();
-    let good = bundle_message(&authority);
-    let script = move |call: ServerCall| {
-        let mut message = good.clone();
-        async move {
-            if call.number == 0 {
-                message.x509_authorities.push(types::X509Certificate {
-                    asn1: vec![1; 5 << 20],
-                    tainted: false,
-                });
-            }
-            a_bundle(call, message).await
-        }
-    };
-    let (_server, agent) = pair(&authority, script).await;
-
-    let error = Rc::clone(&agent.client).bundle().await.unwrap_err();
-
-    assert!(error.code().is_some(), "{error:?}");
-    Rc::clone(&agent.client).bundle().await.unwrap();
 }
 
 #[tokio::test]
@@ -749,88 +749,6 @@ async fn a_missing_federated_bundle_is_no_error() {
         matches!(foreign, Err(ServerError::Malformed { .. })),
         "{foreign:?}"
     );
-}
-
-#[tokio::test]
-async fn each_certificate_of_a_batch_has_an_outcome_of_its_own() {
-    let authority = Authority::new();
-    let good = X509svid {
-        cert_chain: vec![
-            authority
-                .issue("spiffe://domain.test/a")
-                .certificate
-                .to_vec(),
-        ],
-        ..Default::default()
-    };
-    let result = |code, svid| batch_new_x509svid_response::Result {
-        status: Some(types::Status {
-            code,
-            message: "gone\n".into(),
-        }),
-        svid,
-    };
-    let answers = vec![
-        result(0, Some(good)),
-        result(5, None),
-        result(0, None),
-        result(
-            0,
-            Some(X509svid {
-                cert_chain: vec![b"garbage".to_vec()],
-                ..Default::default()
-            }),
-        ),
-    ];
-    let script = move |call: ServerCall| {
-        let results = answers.clone();
-        async move {
-            call.answer(&BatchNewX509svidResponse { results }).await;
-            ok()
-        }
-    };
-    let (server, agent) = pair(&authority, script).await;
-    let requests = |count: usize| {
-        (0..count)
-            .map(|_| SigningRequest {
-                entry_id: EntryId::new("e").unwrap(),
-                csr: vec![1],
-            })
-            .collect()
-    };
-
-    let outcomes = Rc::clone(&agent.client)
-        .sign_x509(requests(4))
-        .await
-        .unwrap();
-    let too_many = Rc::clone(&agent.client).sign_x509(requests(3)).await;
-    let none = Rc::clone(&agent.client).sign_x509(Vec::new()).await;
-
-    let codes: Vec<_> = outcomes
-        .iter()
-        .map(|outcome| {
-            outcome
-                .as_ref()
-                .map(Vec::len)
-                .map_err(|refusal| refusal.code)
-        })
-        .collect();
-    assert_eq!(
-        codes,
-        [
-            Ok(1),
-            Err(tonic::Code::NotFound),
-            Err(tonic::Code::DataLoss),
-            Err(tonic::Code::DataLoss)
-        ]
-    );
-    assert_eq!(outcomes[1].as_ref().unwrap_err().message, "gone\\n");
-    assert!(
-        matches!(too_many, Err(ServerError::Malformed { .. })),
-        "{too_many:?}"
-    );
-    assert_eq!(none.unwrap().len(), 0);
-    assert_eq!(server.methods.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]

@@ -347,6 +347,18 @@ fn d11_a_damaged_entry_is_skipped_alone_and_still_counts_as_present() {
             federates_with: vec!["not a name".into()],
             ..entry("d")
         },
+        types::Entry {
+            hint: "internal\u{1b}[31m".into(),
+            ..entry("d")
+        },
+        types::Entry {
+            hint: "internal\u{202e}".into(),
+            ..entry("d")
+        },
+        types::Entry {
+            hint: "x".repeat(MAX_HINT + 1),
+            ..entry("d")
+        },
     ];
 
     for bad in damaged {
@@ -359,7 +371,7 @@ fn d11_a_damaged_entry_is_skipped_alone_and_still_counts_as_present() {
 
 #[test]
 fn an_entry_without_a_usable_name_is_skipped() {
-    for id in ["", "a\u{1b}[31m\n", &"x".repeat(2000)] {
+    for id in ["", "a\u{1b}[31m\n", "a\u{202e}b", &"x".repeat(2000)] {
         let sync = complete_list(
             vec![
                 types::Entry {

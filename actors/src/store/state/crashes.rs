@@ -243,7 +243,7 @@ impl Agent {
             Key(slot, key) => {
                 state.save_key(keys_dir.unwrap(), slot, Arc::clone(&world.keys[key]))?;
             }
-            Svid(number) => state.save_svid(data_dir, world.chains[number].clone(), true)?,
+            Svid(number) => state.save_svid(data_dir, world.chains[number].clone(), true, None)?,
             Bundle(number) => state.save_bundle(data_dir, world.bundles[number].clone())?,
             Bootstrap(attempts) => state.save_bootstrap(data_dir, bootstrap(attempts))?,
             Delete => state.delete_svid(data_dir)?,

@@ -15,9 +15,11 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
-use tokio::net::TcpListener;
+use rustls::{RootCertStore, SupportedProtocolVersion};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
@@ -51,6 +53,8 @@ pub(super) struct Setup {
     /// What client certificates have to lead to.
     pub(super) clients: Authority,
     pub(super) alpn: bool,
+    pub(super) versions: &'static [&'static SupportedProtocolVersion],
+    pub(super) algorithms: CryptoProvider,
 }
 
 /// A running server; ends with the runtime of its test.
@@ -59,6 +63,8 @@ pub(super) struct Server {
     pub(super) connections: Arc<AtomicUsize>,
     pub(super) open: Arc<AtomicUsize>,
     pub(super) methods: Arc<Mutex<Vec<String>>>,
+    /// How many of the next calls are refused before anybody looks at them.
+    pub(super) refusals: Arc<AtomicUsize>,
     goaway: watch::Sender<usize>,
 }
 
@@ -84,6 +90,15 @@ impl Call {
     pub(super) async fn break_connection(self) -> Ending {
         self.connection.notify_one();
         std::future::pending().await
+    }
+
+    /// Begins a message of `length` bytes that never comes.
+    pub(super) async fn announce(&self, length: u32) {
+        let mut bytes = BytesMut::new();
+        bytes.put_u8(0);
+        bytes.put_u32(length);
+        bytes.put_slice(&[10; 100]);
+        drop(self.answers.send(Ok(Frame::data(bytes.freeze()))).await);
     }
 
     /// Sends one message.
@@ -115,8 +130,10 @@ impl Server {
             connections: Arc::default(),
             open: Arc::default(),
             methods: Arc::default(),
+            refusals: Arc::default(),
             goaway,
         };
+        let refusals = Arc::clone(&server.refusals);
         let (connections, open, methods) = (
             Arc::clone(&server.connections),
             Arc::clone(&server.open),
@@ -130,6 +147,7 @@ impl Server {
                     (acceptor.clone(), Arc::clone(&script), told.clone());
                 let (open, methods, calls) =
                     (Arc::clone(&open), Arc::clone(&methods), Arc::clone(&calls));
+                let refusals = Arc::clone(&refusals);
                 spawn(async move {
                     let Ok(tls) = acceptor.accept(tcp).await else {
                         return;
@@ -138,10 +156,18 @@ impl Server {
                     let cut = Arc::new(Notify::new());
                     let cut_by_call = Arc::clone(&cut);
                     let service = hyper::service::service_fn(move |request| {
+                        let refused =
+                            refusals.try_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                                left.checked_sub(1)
+                            });
+                        if refused.is_ok() {
+                            let reason = h2::Error::from(h2::Reason::REFUSED_STREAM);
+                            return std::future::ready(Err(reason));
+                        }
                         let number = calls.fetch_add(1, Ordering::SeqCst);
                         methods.lock().unwrap().push(method_of(&request));
                         let response = respond(request, number, Arc::clone(&cut_by_call), &script);
-                        async move { Ok::<_, Infallible>(response) }
+                        std::future::ready(Ok(response))
                     });
                     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                         .serve_connection(TokioIo::new(tls), service);
@@ -173,7 +199,7 @@ impl Server {
 }
 
 fn tls(setup: Setup) -> rustls::ServerConfig {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(setup.algorithms);
     let mut roots = RootCertStore::empty();
     roots.add(setup.clients.certificate).unwrap();
     let verifier =
@@ -182,11 +208,13 @@ fn tls(setup: Setup) -> rustls::ServerConfig {
             .build()
             .unwrap();
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(setup.versions)
         .unwrap()
         .with_client_cert_verifier(verifier)
         .with_single_cert(vec![setup.identity.certificate], setup.identity.key.into())
         .unwrap();
+    // As a server that would like to resume sessions.
+    config.ticketer = rustls::crypto::ring::Ticketer::new().unwrap();
     if setup.alpn {
         config.alpn_protocols = vec![b"h2".to_vec()];
     }
@@ -248,6 +276,43 @@ pub(super) fn encoded(details: &[u8]) -> String {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the runtime of the test ends it")]
-fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+pub(super) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     drop(tokio::spawn(future));
+}
+
+/// What stands between agent and server and can swallow everything.
+pub(super) struct Relay {
+    pub(super) port: u16,
+    stale: watch::Sender<usize>,
+}
+
+impl Relay {
+    /// Passes connections on to `port`.
+    pub(super) async fn start(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let relay = Self {
+            port: listener.local_addr().unwrap().port(),
+            stale: watch::channel(0).0,
+        };
+        let stale = relay.stale.subscribe();
+        spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut stale = stale.clone();
+                stale.mark_unchanged();
+                spawn(async move {
+                    let mut far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut near, &mut far) => {}
+                        _ = stale.changed() => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        relay
+    }
+
+    /// From now on the connections that there are pass nothing on, and stay open.
+    pub(super) fn swallow(&self) {
+        self.stale.send_modify(|count| *count += 1);
+    }
 }
