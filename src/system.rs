@@ -31,10 +31,10 @@ use actors::cache::{Cache, Forget, ReportMissing};
 use actors::clock::Clock;
 use actors::endpoint::sockets::{self, LocalListener};
 use actors::endpoint::{Drain, EndStreams, Endpoint, EndpointConfig, Services, Sockets};
-use actors::exit::{Exit, fail};
+use actors::exit::Exit;
 use actors::proxy::Proxies;
 use actors::random::Random;
-use actors::readiness::{out_of_reach, readiness};
+use actors::readiness::{ReadinessReader, out_of_reach, readiness};
 use actors::selectors::unix::{UnixAttestor, UnixConfig};
 use actors::selectors::{Selectors, WorkloadAttestor};
 use actors::server::client::{ClientConfig, ServerClient};
@@ -109,6 +109,8 @@ async fn serve(config: &Config, log: &LogHandle, host: &Host) -> anyhow::Result<
 pub(crate) struct Agent {
     endpoint: Addr<Endpoint>,
     exits: mpsc::UnboundedReceiver<Exit>,
+    readiness: ReadinessReader,
+    exit_if_unreachable_for: Option<Duration>,
 }
 
 impl Agent {
@@ -123,8 +125,14 @@ impl Agent {
         let sources = bundle_sources(config, host.web.clone());
         let proxies = host.proxies.clone();
         let ways = (node, attestors, sources);
-        let endpoint = start_actors(config, (sockets, proxies), ways, descriptor_limit, exit)?;
-        Ok(Self { endpoint, exits })
+        let (endpoint, readiness) =
+            start_actors(config, (sockets, proxies), ways, descriptor_limit, exit)?;
+        Ok(Self {
+            endpoint,
+            exits,
+            readiness,
+            exit_if_unreachable_for: config.edge.exit_if_unreachable_for,
+        })
     }
 
     /// Returns when the agent is to end: nothing for a signal, an [`Exit`] when an actor asked for it.
@@ -133,7 +141,11 @@ impl Agent {
         signals: &mut Signals,
         log: &LogHandle,
     ) -> Option<Exit> {
-        signals.until_stopped(log, &mut self.exits).await
+        let limit = self.exit_if_unreachable_for;
+        tokio::select! {
+            ended = signals.until_stopped(log, &mut self.exits) => ended,
+            exit = cut_off(self.readiness.clone(), limit) => Some(exit),
+        }
     }
 
     /// Ends the agent in order.
@@ -182,24 +194,13 @@ fn start_actors(
     ),
     descriptor_limit: u64,
     exit: mpsc::UnboundedSender<Exit>,
-) -> anyhow::Result<Addr<Endpoint>> {
+) -> anyhow::Result<(Addr<Endpoint>, ReadinessReader)> {
     let trust_domain = TrustDomain::parse(&config.trust_domain)
         .map_err(|error| anyhow!("trust_domain {error}"))?;
     let clock = Clock::system();
     let mut random = Random::from_entropy();
     let (credentials, credentials_reader) = watch::channel(None);
     let (readiness, readiness_reader) = readiness();
-    if let Some(limit) = config.edge.exit_if_unreachable_for {
-        let (reader, clock, exit) = (readiness_reader.clone(), clock.clone(), exit.clone());
-        actix_rt::spawn(async move {
-            out_of_reach(reader, limit, clock).await;
-            let limit = humantime::format_duration(limit);
-            fail(
-                &exit,
-                format!("server was out of reach for {limit} (exit_if_unreachable_for)"),
-            );
-        });
-    }
 
     let store_config = StoreConfig {
         data_dir: config.data_dir.clone(),
@@ -228,7 +229,7 @@ fn start_actors(
         selectors: selectors.recipient(),
         cache: cache.clone().recipient(),
         facts: cache.clone().recipient(),
-        readiness: readiness_reader,
+        readiness: readiness_reader.clone(),
         credentials: credentials_reader.clone(),
         clock: clock.clone(),
     };
@@ -291,7 +292,20 @@ fn start_actors(
     let attestor = Attestor::new(attestor_config, tools).start();
 
     close_cycles(&cache, &synchronizer, &attestor)?;
-    Ok(endpoint)
+    Ok((endpoint, readiness_reader))
+}
+
+/// Returns once the server has been away for as long as the agent is to bear it; never without a limit (design D2).
+async fn cut_off(readiness: ReadinessReader, limit: Option<Duration>) -> Exit {
+    let Some(limit) = limit else {
+        return std::future::pending().await;
+    };
+    out_of_reach(readiness, limit, Clock::system()).await;
+    let limit = humantime::format_duration(limit);
+    Exit {
+        code: 1,
+        reason: format!("server was out of reach for {limit} (exit_if_unreachable_for)"),
+    }
 }
 
 fn close_cycles(

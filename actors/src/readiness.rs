@@ -155,7 +155,7 @@ mod tests {
         let gone = out_of_reach(reader, limit, clock.clone());
         let asked = |outcome: Result<(), ServerError>| {
             let boot = clock.now().boot;
-            writer.send_modify(|readiness| readiness.asked(outcome.as_ref().map(|()| ()), boot));
+            writer.send_modify(|readiness| readiness.asked(outcome.as_ref().copied(), boot));
         };
         let story = async {
             let minutes = |minutes| tokio::time::sleep(Duration::from_mins(minutes));

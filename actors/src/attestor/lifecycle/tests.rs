@@ -325,7 +325,7 @@ fn retries_grow_from_five_seconds_to_two_minutes_and_start_again_after_a_success
     };
     let mut wait = || match retries.after(&error, NOTHING_HELD, at(0), &mut random) {
         AfterFailure::Retry(wait) => wait.as_secs_f64(),
-        other => panic!("{other:?}"),
+        other @ (AfterFailure::Hopeless(_) | AfterFailure::Banned) => panic!("{other:?}"),
     };
 
     let waits: Vec<f64> = (0..12).map(|_| wait()).collect();

@@ -11,9 +11,17 @@ const AGENT: &str = "spiffe://domain.test/spire/agent/test/node";
 #[derive(Clone, Copy, Default)]
 struct OnDisk {
     svid: bool,
-    own_key: bool,
-    other_key: bool,
+    keys: &'static [Key],
     expired: bool,
+}
+
+/// A key on disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key {
+    /// The SVID's, in slot A.
+    Own,
+    /// Of nothing that is left, in slot B.
+    Other,
 }
 
 fn start_from(found: OnDisk) -> World {
@@ -34,10 +42,10 @@ fn start_from(found: OnDisk) -> World {
     if found.svid {
         disk.chain = svid.chain().to_vec();
     }
-    if found.own_key {
+    if found.keys.contains(&Key::Own) {
         disk.keys.insert(KeySlot::A, Arc::clone(&svid.key));
     }
-    if found.other_key {
+    if found.keys.contains(&Key::Other) {
         let other = PrivateKey::generate(crate::keys::KeyType::EcP256).unwrap();
         disk.keys.insert(KeySlot::B, Arc::new(other));
     }
@@ -66,7 +74,7 @@ impl World {
 async fn row_3_3_svid_and_key_not_expired_use_it() {
     let world = start_from(OnDisk {
         svid: true,
-        own_key: true,
+        keys: &[Key::Own],
         ..OnDisk::default()
     });
 
@@ -80,7 +88,7 @@ async fn row_3_3_svid_and_key_not_expired_use_it() {
 async fn row_3_3_svid_and_key_expired_new_key_in_the_other_slot() {
     let world = start_from(OnDisk {
         svid: true,
-        own_key: true,
+        keys: &[Key::Own],
         expired: true,
         ..OnDisk::default()
     });
@@ -109,7 +117,7 @@ async fn row_3_3_svid_without_any_key_new_key_a() {
 async fn row_3_3_svid_with_other_keys_new_key_a() {
     let world = start_from(OnDisk {
         svid: true,
-        other_key: true,
+        keys: &[Key::Other],
         ..OnDisk::default()
     });
 
@@ -122,7 +130,7 @@ async fn row_3_3_svid_with_other_keys_new_key_a() {
 #[actix::test]
 async fn row_3_3_keys_without_svid_new_key_a() {
     let world = start_from(OnDisk {
-        other_key: true,
+        keys: &[Key::Other],
         ..OnDisk::default()
     });
 
@@ -191,7 +199,7 @@ async fn row_3_6_evicted_while_running_reattestable_the_new_svid_is_stored_and_a
 async fn row_3_6_evicted_and_started_later_attests_in_the_same_process() {
     let mut world = start_from(OnDisk {
         svid: true,
-        own_key: true,
+        keys: &[Key::Own],
         ..OnDisk::default()
     });
     world.pass(1).await;
@@ -207,7 +215,7 @@ async fn row_3_6_evicted_and_started_later_attests_in_the_same_process() {
 async fn row_3_6_banned_at_start_with_a_stored_svid_removes_it_and_ends() {
     let mut world = start_from(OnDisk {
         svid: true,
-        own_key: true,
+        keys: &[Key::Own],
         ..OnDisk::default()
     });
     world.pass(1).await;
@@ -234,7 +242,7 @@ async fn row_3_6_banned_start_without_svid_ends() {
 async fn row_3_6_restart_with_a_valid_svid_and_no_server_keeps_the_svid() {
     let mut world = start_from(OnDisk {
         svid: true,
-        own_key: true,
+        keys: &[Key::Own],
         ..OnDisk::default()
     });
     world.server.fail(Call::Attest, unavailable(), usize::MAX);
@@ -249,7 +257,7 @@ async fn row_3_6_restart_with_a_valid_svid_and_no_server_keeps_the_svid() {
 async fn row_3_6_restart_with_an_expired_svid_and_no_server_tries_for_ever() {
     let mut world = start_from(OnDisk {
         svid: true,
-        own_key: true,
+        keys: &[Key::Own],
         expired: true,
         ..OnDisk::default()
     });
@@ -280,7 +288,7 @@ fn status(code: tonic::Code) -> ServerError {
 async fn row_2_9_permission_denied_ends_at_once_and_deletes_nothing() {
     let mut world = start_from(OnDisk {
         svid: true,
-        own_key: true,
+        keys: &[Key::Own],
         expired: true,
         ..OnDisk::default()
     });
