@@ -90,7 +90,6 @@ async fn row_3_3_svid_and_key_expired_new_key_in_the_other_slot() {
         svid: true,
         keys: &[Key::Own],
         expired: true,
-        ..OnDisk::default()
     });
 
     world.pass(5).await;
@@ -259,7 +258,6 @@ async fn row_3_6_restart_with_an_expired_svid_and_no_server_tries_for_ever() {
         svid: true,
         keys: &[Key::Own],
         expired: true,
-        ..OnDisk::default()
     });
     world.server.fail(Call::Attest, unavailable(), usize::MAX);
 
@@ -290,7 +288,6 @@ async fn row_2_9_permission_denied_ends_at_once_and_deletes_nothing() {
         svid: true,
         keys: &[Key::Own],
         expired: true,
-        ..OnDisk::default()
     });
     world.server.fail(Call::Attest, denied(), usize::MAX);
 
