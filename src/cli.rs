@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
+use std::pin::{Pin, pin};
 
 use actors::clock::Clock;
 
@@ -259,11 +260,18 @@ fn public_socket(
 
 /// Runs a command's calls on this thread.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut outcome = None;
+    drive(pin!(async { outcome = Some(future.await) }));
+    outcome.expect("what was driven has ended")
+}
+
+/// One event loop's code serves all commands.
+fn drive(work: Pin<&mut dyn Future<Output = ()>>) {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a process can have one event loop")
-        .block_on(future)
+        .block_on(work);
 }
 
 impl fmt::Debug for Surroundings<'_> {

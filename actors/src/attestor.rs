@@ -122,11 +122,15 @@ pub struct Attestor {
     retry_at: Option<Duration>,
     /// The slot of a stored key that must not be overwritten, while nothing is held.
     reserved_slot: Option<KeySlot>,
+    /// A stored SVID that waits for a bundle: it is used before anything is attested.
+    waiting_for_bundle: Option<Stored>,
     /// Boot time of the first failure to read the bundle file.
     bundle_missing_since: Option<Duration>,
     timer: Option<SpawnHandle>,
     write_timer: Option<SpawnHandle>,
     end_timer: Option<SpawnHandle>,
+    /// The cache is being asked how long anybody is served.
+    is_asking_for_end: bool,
     look_timer: Option<SpawnHandle>,
 }
 
@@ -140,6 +144,14 @@ struct Held {
     rotate_at: SystemTime,
     /// Boot time of that.
     since: Duration,
+}
+
+/// A valid SVID of an earlier process.
+#[derive(Debug, Clone)]
+struct Stored {
+    svid: Arc<X509Svid>,
+    slot: KeySlot,
+    reattestable: bool,
 }
 
 /// What the attestor is doing.
@@ -242,10 +254,12 @@ impl Attestor {
             alerts: 0,
             retry_at: None,
             reserved_slot: None,
+            waiting_for_bundle: None,
             bundle_missing_since: None,
             timer: None,
             write_timer: None,
             end_timer: None,
+            is_asking_for_end: false,
             look_timer: None,
         }
     }
@@ -279,7 +293,7 @@ impl Attestor {
     /// What the server is verified by: the bundle that is held, or what the sources give.
     fn trust(&mut self) -> Fetching {
         match &self.bundle {
-            Some(bundle) if !self.rebootstrap.is_starting_over() => {
+            Some(bundle) if !self.rebootstrap.passes_over_held() => {
                 Box::pin(ready(Ok(ServerTrust::Bundle(Arc::clone(bundle)))))
             }
             Some(_) | None => self.ask_sources(),
@@ -460,7 +474,10 @@ impl Handler<Wake> for Attestor {
         }
         if self.until_attempt().is_none_or(|wait| wait.is_zero()) {
             self.retry_at = None;
-            self.attempt(ctx);
+            match self.waiting_for_bundle.take() {
+                Some(stored) => self.use_stored(stored, ctx),
+                None => self.attempt(ctx),
+            }
         } else {
             self.arm(ctx);
         }

@@ -1,6 +1,9 @@
 //! HTTP/2 requests for tonic's clients over one connection: to the server, and from a command to the running agent. Sees to it that no header
 //! of an answer can upset tonic.
 
+mod raw;
+
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -15,8 +18,13 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
+use tonic::codec::Streaming;
+use tonic::{Request, Response, Status};
 use tower_service::Service;
 
 const DETAILS: &str = "grpc-status-details-bin";
@@ -45,6 +53,45 @@ pub struct Wire {
 #[derive(Debug)]
 pub struct Answer(Incoming);
 
+/// Where the messages of an open call go in. Whether they go out is told by the answers.
+#[derive(Debug)]
+pub struct Outbox(mpsc::Sender<Bytes>);
+
+/// What an [`Outbox`] hands over; ends with it.
+pub type Outgoing = ReceiverStream<Bytes>;
+
+/// Where the answers of an open call come out.
+#[derive(Debug)]
+pub struct Inbox<R> {
+    stream: Streaming<Bytes>,
+    kind: PhantomData<R>,
+}
+
+impl Outbox {
+    /// Both ends.
+    pub fn new() -> (Self, Outgoing) {
+        let (sender, receiver) = mpsc::channel(1);
+        (Self(sender), ReceiverStream::new(receiver))
+    }
+
+    /// Hands in a message. A failure is no reason: the status that ended the call comes with the answers.
+    pub async fn send(&self, message: &impl Message) {
+        drop(self.0.send(message.encode_to_vec().into()).await);
+    }
+}
+
+impl<R: Message + Default> Inbox<R> {
+    /// The next answer; none at the end.
+    pub async fn message(&mut self) -> Result<Option<R>, Status> {
+        let message = self.stream.message().await?;
+        message.map(decoded).transpose()
+    }
+}
+
+fn decoded<R: Message + Default>(message: Bytes) -> Result<R, Status> {
+    R::decode(message).map_err(|error| Status::internal(error.to_string()))
+}
+
 /// What HTTP/2 runs on. Boxed, so that one instance of the protocol's code serves every kind of stream.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -69,6 +116,46 @@ impl Wire {
         };
         hyper::rt::Executor::execute(&TokioExecutor::new(), driver);
         Ok(Self { sender, authority })
+    }
+
+    /// Makes a unary call: `path` is `/package.Service/Method`. What tonic does for it is instantiated once for all messages.
+    pub async fn unary<R: Message + Default>(
+        self,
+        path: &'static str,
+        request: Request<impl Message>,
+    ) -> Result<Response<R>, Status> {
+        let request = request.map(|message| Bytes::from(message.encode_to_vec()));
+        let (metadata, message, extensions) = raw::unary(self, path, request).await?.into_parts();
+        Ok(Response::from_parts(
+            metadata,
+            decoded(message)?,
+            extensions,
+        ))
+    }
+
+    /// Opens a call with messages in both directions.
+    pub async fn streaming<R>(
+        self,
+        path: &'static str,
+        request: Request<Outgoing>,
+    ) -> Result<Inbox<R>, Status> {
+        let stream = raw::streaming(self, path, request).await?.into_inner();
+        let kind = PhantomData;
+        Ok(Inbox { stream, kind })
+    }
+
+    /// Opens a call with one message out and many back.
+    pub async fn server_streaming<R>(
+        self,
+        path: &'static str,
+        request: Request<impl Message>,
+    ) -> Result<Inbox<R>, Status> {
+        let (outbox, outgoing) = Outbox::new();
+        let (metadata, extensions, message) = request.into_parts();
+        outbox.send(&message).await;
+        let request = Request::from_parts(metadata, extensions, outgoing);
+        drop(outbox);
+        self.streaming(path, request).await
     }
 
     /// Whether nothing can be sent any more.

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::Authority;
-use proto::workload::spiffe_workload_api_client::SpiffeWorkloadApiClient;
-use proto::workload::{X509BundlesRequest, X509svidRequest};
+use prost::Message;
+use proto::workload::{X509BundlesRequest, X509BundlesResponse, X509svidRequest, X509svidResponse};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tonic::metadata::MetadataValue;
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Code, Request, Status};
 use zeroize::Zeroizing;
 
 use crate::bundle::Bundle;
@@ -26,10 +26,10 @@ pub(crate) mod fake;
 #[cfg(test)]
 mod tests;
 
+const FETCH_X509_BUNDLES: &str = "/SpiffeWorkloadAPI/FetchX509Bundles";
+const FETCH_X509_SVID: &str = "/SpiffeWorkloadAPI/FetchX509SVID";
 /// Time for all of it (node-side 1.1).
 const LIMIT: Duration = Duration::from_mins(1);
-/// Largest message in bytes.
-const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Longest text of the other side that is kept, in characters.
 const MAX_WORDS: usize = 300;
 
@@ -91,8 +91,6 @@ pub struct FetchedSvid {
     pub key: Zeroizing<Vec<u8>>,
 }
 
-type Client = SpiffeWorkloadApiClient<Wire>;
-
 impl Address {
     /// Reads an endpoint URI; none if it is of neither form.
     pub fn parse(text: &str) -> Option<Self> {
@@ -120,13 +118,9 @@ pub async fn fetch_x509_bundle(
     address: &Address,
     trust_domain: &TrustDomain,
 ) -> Result<Bundle, WorkloadApiError> {
-    let fetched = first_message(address, |mut client| async move {
-        client
-            .fetch_x509_bundles(request(X509BundlesRequest {}))
-            .await
-    });
+    let fetched = first_message(address, FETCH_X509_BUNDLES, X509BundlesRequest {});
     let bundle = async {
-        let mut answer = fetched.await?;
+        let mut answer: X509BundlesResponse = fetched.await?;
         let der = answer
             .bundles
             .remove(&trust_domain.id_string())
@@ -139,11 +133,9 @@ pub async fn fetch_x509_bundle(
 
 /// Fetches the default identity of this process: the first X.509-SVID. Gives up after a minute.
 pub async fn fetch_x509_svid(address: &Address) -> Result<FetchedSvid, WorkloadApiError> {
-    let fetched = first_message(address, |mut client| async move {
-        client.fetch_x509svid(request(X509svidRequest {})).await
-    });
+    let fetched = first_message(address, FETCH_X509_SVID, X509svidRequest {});
     let svid = async {
-        let answer = fetched.await?;
+        let answer: X509svidResponse = fetched.await?;
         let first = answer.svids.into_iter().next();
         let first = first.ok_or(WorkloadApiFailure::NoSvid)?;
         Ok(FetchedSvid {
@@ -168,19 +160,16 @@ async fn limited<T>(
 }
 
 /// Opens a connection and a stream on it; both end with the first message.
-async fn first_message<M, F>(
+async fn first_message<R: Message + Default>(
     address: &Address,
-    call: impl FnOnce(Client) -> F,
-) -> Result<M, WorkloadApiFailure>
-where
-    F: Future<Output = Result<Response<Streaming<M>>, Status>>,
-{
+    path: &'static str,
+    message: impl Message,
+) -> Result<R, WorkloadApiFailure> {
     let wire = open(address).await?;
-    let client = Client::new(wire).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let mut stream = call(client)
+    let mut stream = wire
+        .server_streaming(path, request(message))
         .await
-        .map_err(|status| refused(&status))?
-        .into_inner();
+        .map_err(|status| refused(&status))?;
     let message = stream.message().await.map_err(|status| refused(&status))?;
     message.ok_or(WorkloadApiFailure::Ended)
 }

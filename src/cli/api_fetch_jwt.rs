@@ -1,6 +1,6 @@
 //! `api fetch jwt`: a token for an audience, and the keys to check such tokens with.
 
-use proto::workload::spiffe_workload_api_client::SpiffeWorkloadApiClient;
+use actors::wire::Inbox;
 use proto::workload::{JwtBundlesRequest, JwtBundlesResponse, JwtsvidRequest, JwtsvidResponse};
 
 use super::client::{self, CallError};
@@ -53,8 +53,8 @@ fn fetch_and_show(flags: &Flags, surroundings: &Surroundings<'_>) -> anyhow::Res
     let limit = flags.time_limit("timeout");
     let (bundles, svids) = cli::block_on(async {
         let bundles = client::within(limit, first_bundles(&socket)).await?;
-        let svids = client::within(limit, fetch(&socket, request)).await?;
-        Ok::<_, CallError>((bundles, svids))
+        let svids = client::unary(&socket, limit, FETCH_JWT_SVID, request).await?;
+        Ok::<_, CallError>((bundles, svids.into_inner()))
     })?;
     Ok(match flags.format() {
         Format::Json => json::to_line(&json::jwt(&svids, &bundles)),
@@ -62,19 +62,15 @@ fn fetch_and_show(flags: &Flags, surroundings: &Surroundings<'_>) -> anyhow::Res
     })
 }
 
-async fn first_bundles(socket: &str) -> Result<JwtBundlesResponse, CallError> {
-    let mut client = SpiffeWorkloadApiClient::new(client::connect(socket).await?);
-    let request = client::request(JwtBundlesRequest {});
-    let mut stream = client.fetch_jwt_bundles(request).await?.into_inner();
-    stream.message().await?.ok_or_else(CallError::ended)
-}
+const FETCH_JWT_BUNDLES: &str = "/SpiffeWorkloadAPI/FetchJWTBundles";
+const FETCH_JWT_SVID: &str = "/SpiffeWorkloadAPI/FetchJWTSVID";
 
-async fn fetch(socket: &str, request: JwtsvidRequest) -> Result<JwtsvidResponse, CallError> {
-    let mut client = SpiffeWorkloadApiClient::new(client::connect(socket).await?);
-    Ok(client
-        .fetch_jwtsvid(client::request(request))
-        .await?
-        .into_inner())
+async fn first_bundles(socket: &str) -> Result<JwtBundlesResponse, CallError> {
+    let wire = client::connect(socket).await?;
+    let request = client::request(JwtBundlesRequest {});
+    let mut stream: Inbox<JwtBundlesResponse> =
+        wire.server_streaming(FETCH_JWT_BUNDLES, request).await?;
+    stream.message().await?.ok_or_else(CallError::ended)
 }
 
 fn render(svids: &JwtsvidResponse, bundles: &JwtBundlesResponse) -> String {

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use proto::workload::spiffe_workload_api_client::SpiffeWorkloadApiClient;
-use proto::workload::{X509svidRequest, X509svidResponse};
+use proto::workload::X509svidResponse;
 use tokio::time::Instant;
 
 use super::client::{self, CallError};
@@ -61,8 +60,6 @@ fn fetch_and_show(
 }
 
 async fn first_answer(socket: &str) -> Result<X509svidResponse, CallError> {
-    let mut client = SpiffeWorkloadApiClient::new(client::connect(socket).await?);
-    let request = client::request(X509svidRequest {});
-    let mut stream = client.fetch_x509svid(request).await?.into_inner();
+    let mut stream = client::x509_svids(socket).await?;
     stream.message().await?.ok_or_else(CallError::ended)
 }

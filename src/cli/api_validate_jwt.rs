@@ -1,6 +1,5 @@
 //! `api validate jwt`: has the agent check a token.
 
-use proto::workload::spiffe_workload_api_client::SpiffeWorkloadApiClient;
 use proto::workload::{ValidateJwtsvidRequest, ValidateJwtsvidResponse};
 use tonic::Code;
 
@@ -34,25 +33,18 @@ fn validate_and_show(flags: &Flags, surroundings: &Surroundings<'_>) -> anyhow::
     anyhow::ensure!(!audience.is_empty(), "audience must be specified");
     anyhow::ensure!(!svid.is_empty(), "svid must be specified");
     let socket = cli::public_socket(flags, surroundings)?;
-    let call = validate(&socket, ValidateJwtsvidRequest { audience, svid });
-    let answer = cli::block_on(async { client::within(flags.time_limit("timeout"), call).await });
+    let request = ValidateJwtsvidRequest { audience, svid };
+    let limit = flags.time_limit("timeout");
+    let answer = cli::block_on(client::unary(&socket, limit, VALIDATE_JWT_SVID, request));
     let answer = answer.map_err(|error| anyhow::Error::msg(describe(&error)))?;
+    let answer: ValidateJwtsvidResponse = answer.into_inner();
     Ok(match flags.format() {
         Format::Json => json::to_line(&json::validated(&answer)),
         Format::Pretty => render(&answer),
     })
 }
 
-async fn validate(
-    socket: &str,
-    request: ValidateJwtsvidRequest,
-) -> Result<ValidateJwtsvidResponse, CallError> {
-    let mut client = SpiffeWorkloadApiClient::new(client::connect(socket).await?);
-    Ok(client
-        .validate_jwtsvid(client::request(request))
-        .await?
-        .into_inner())
-}
+const VALIDATE_JWT_SVID: &str = "/SpiffeWorkloadAPI/ValidateJWTSVID";
 
 /// The agent says "invalid argument" of the token; anything else is trouble of its own.
 fn describe(error: &CallError) -> String {

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use actors::clock::Clock;
-use proto::workload::X509svidRequest;
-use proto::workload::spiffe_workload_api_client::SpiffeWorkloadApiClient;
 use tokio::time::Instant;
 
 use super::client::{self, CallError};
@@ -55,9 +53,7 @@ async fn print_updates(
     wait: &mut Duration,
     mut since: Instant,
 ) -> Result<(), CallError> {
-    let mut client = SpiffeWorkloadApiClient::new(client::connect(socket).await?);
-    let request = client::request(X509svidRequest {});
-    let mut stream = client.fetch_x509svid(request).await?.into_inner();
+    let mut stream = client::x509_svids(socket).await?;
     while !output.is_broken() {
         let answer = stream.message().await?.ok_or_else(CallError::ended)?;
         *wait = FIRST_WAIT;

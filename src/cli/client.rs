@@ -4,15 +4,18 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
-use actors::wire::Wire;
+use actors::wire::{Inbox, Wire};
+use prost::Message;
+use proto::workload::{X509svidRequest, X509svidResponse};
 use tokio::net::UnixStream;
 use tonic::codegen::http::uri::Authority;
 use tonic::metadata::MetadataValue;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::telemetry::escape::printable;
 use crate::telemetry::plain_words;
 
+const FETCH_X509_SVID: &str = "/SpiffeWorkloadAPI/FetchX509SVID";
 /// Time for an answer from the admin socket, which asks nobody else.
 pub(super) const ADMIN_TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -63,6 +66,27 @@ pub(crate) fn request<T>(message: T) -> Request<T> {
         .metadata_mut()
         .insert("workload.spiffe.io", MetadataValue::from_static("true"));
     request
+}
+
+/// Makes one unary call over a connection of its own, at most for the given time; `path` is `/package.Service/Method`.
+pub(super) async fn unary<R: Message + Default>(
+    socket: &str,
+    limit: Option<Duration>,
+    path: &'static str,
+    message: impl Message,
+) -> Result<Response<R>, CallError> {
+    let call = async {
+        let wire = connect(socket).await?;
+        Ok(wire.unary(path, request(message)).await?)
+    };
+    within(limit, call).await
+}
+
+/// Opens the stream of the caller's X.509-SVIDs.
+pub(super) async fn x509_svids(socket: &str) -> Result<Inbox<X509svidResponse>, CallError> {
+    let wire = connect(socket).await?;
+    let request = request(X509svidRequest {});
+    Ok(wire.server_streaming(FETCH_X509_SVID, request).await?)
 }
 
 /// Waits for a call, at most for the given time.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use actors::clock::from_unix_seconds;
-use proto::spire::agent::debug::v1::debug_client::DebugClient;
 use proto::spire::agent::debug::v1::{GetInfoRequest, GetInfoResponse};
 
 use super::client::{self, CallError};
@@ -13,6 +12,8 @@ use crate::cli;
 use crate::config::duration::format_duration;
 use crate::telemetry::date::rfc3339_seconds;
 use crate::telemetry::escape::printable;
+
+const GET_INFO: &str = "/spire.agent.debug.v1.Debug/GetInfo";
 
 pub(super) const FLAGS: &[&Flag] = &[&cli::OUTPUT, &cli::ADMIN_SOCKET_PATH];
 
@@ -26,14 +27,9 @@ pub(super) fn run(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u
 }
 
 async fn get_info(socket: &str) -> Result<GetInfoResponse, CallError> {
-    client::within(Some(client::ADMIN_TIME_LIMIT), async {
-        let mut client = DebugClient::new(client::connect(socket).await?);
-        Ok(client
-            .get_info(client::request(GetInfoRequest {}))
-            .await?
-            .into_inner())
-    })
-    .await
+    let limit = Some(client::ADMIN_TIME_LIMIT);
+    let answer = client::unary(socket, limit, GET_INFO, GetInfoRequest {}).await?;
+    Ok(answer.into_inner())
 }
 
 fn render(answer: &GetInfoResponse) -> String {

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use proto::grpc::health::v1::HealthCheckRequest;
 use proto::grpc::health::v1::health_check_response::ServingStatus;
-use proto::grpc::health::v1::health_client::HealthClient;
+use proto::grpc::health::v1::{HealthCheckRequest, HealthCheckResponse};
 
 use super::client::{self, CallError};
 use super::flags::{Flag, Flags, Kind};
 use super::{FAILURE, Output, SUCCESS, Surroundings};
 use crate::cli;
 
+const CHECK: &str = "/grpc.health.v1.Health/Check";
 /// An agent that takes longer is not healthy, and probes must not pile up.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -28,7 +28,7 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
     if is_verbose {
         output.print("Checking agent health...\n");
     }
-    let answer = cli::block_on(async { client::within(Some(TIME_LIMIT), check(&socket)).await });
+    let answer = cli::block_on(check(&socket));
     let reason = match answer {
         Ok((ServingStatus::Serving, troubles)) => {
             output.print("Agent is healthy.\n");
@@ -53,13 +53,13 @@ pub(super) fn run(flags: &Flags, surroundings: &Surroundings<'_>, output: &mut O
 
 /// The status, and what an operator should know of although callers are served.
 async fn check(socket: &str) -> Result<(ServingStatus, Vec<String>), CallError> {
-    let mut client = HealthClient::new(client::connect(socket).await?);
-    let request = client::request(HealthCheckRequest {
+    let request = HealthCheckRequest {
         service: String::new(),
-    });
-    let answer = client.check(request).await?;
+    };
+    let answer = client::unary(socket, Some(TIME_LIMIT), CHECK, request).await?;
     let troubles = answer.metadata().get_all("edge-agent-trouble");
     let troubles = troubles.iter().filter_map(|name| name.to_str().ok());
     let troubles = troubles.map(str::to_owned).collect();
-    Ok((answer.into_inner().status(), troubles))
+    let answer: HealthCheckResponse = answer.into_inner();
+    Ok((answer.status(), troubles))
 }

@@ -1,13 +1,12 @@
 //! `logger get`, `logger set` and `logger reset`: the log level of a running agent, over its admin socket.
 
-use actors::wire::Wire;
-use proto::spire::api::agent::logger::v1::logger_client::LoggerClient;
+use prost::Message;
 use proto::spire::api::agent::logger::v1::{
     GetLoggerRequest, ResetLogLevelRequest, SetLogLevelRequest,
 };
 use proto::spire::api::types::{LogLevel, Logger};
 
-use super::client::{self, CallError};
+use super::client;
 use super::flags::{Flag, Flags, Format, Kind};
 use super::{Output, Surroundings, json};
 use crate::cli;
@@ -22,22 +21,16 @@ pub(super) const FLAGS: &[&Flag] = &[&cli::OUTPUT, &cli::ADMIN_SOCKET_PATH];
 
 pub(super) const SET_FLAGS: &[&Flag] = &[&LEVEL, &cli::OUTPUT, &cli::ADMIN_SOCKET_PATH];
 
+const GET: &str = "/spire.api.agent.logger.v1.Logger/GetLogger";
+const SET: &str = "/spire.api.agent.logger.v1.Logger/SetLogLevel";
+const RESET: &str = "/spire.api.agent.logger.v1.Logger/ResetLogLevel";
+
 pub(super) fn get(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u8 {
-    call_and_show(flags, output, async |mut client: LoggerClient<Wire>| {
-        Ok(client
-            .get_logger(client::request(GetLoggerRequest {}))
-            .await?
-            .into_inner())
-    })
+    call_and_show(flags, output, GET, GetLoggerRequest {})
 }
 
 pub(super) fn reset(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u8 {
-    call_and_show(flags, output, async |mut client: LoggerClient<Wire>| {
-        Ok(client
-            .reset_log_level(client::request(ResetLogLevelRequest {}))
-            .await?
-            .into_inner())
-    })
+    call_and_show(flags, output, RESET, ResetLogLevelRequest {})
 }
 
 pub(super) fn set(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u8 {
@@ -45,28 +38,24 @@ pub(super) fn set(flags: &Flags, _: &Surroundings<'_>, output: &mut Output) -> u
         Ok(level) => level,
         Err(error) => return cli::finish(Err(format!("Error: {error}")), output),
     };
-    call_and_show(
-        flags,
-        output,
-        async move |mut client: LoggerClient<Wire>| {
-            let request = client::request(SetLogLevelRequest { new_level });
-            Ok(client.set_log_level(request).await?.into_inner())
-        },
-    )
+    call_and_show(flags, output, SET, SetLogLevelRequest { new_level })
 }
 
 fn call_and_show(
     flags: &Flags,
     output: &mut Output,
-    call: impl AsyncFnOnce(LoggerClient<Wire>) -> Result<Logger, CallError>,
+    path: &'static str,
+    message: impl Message,
 ) -> u8 {
     let socket = flags.text("socketPath");
-    let answer = cli::block_on(client::within(Some(client::ADMIN_TIME_LIMIT), async {
-        call(LoggerClient::new(client::connect(socket).await?)).await
-    }));
-    let text = answer.map(|answer| match flags.format() {
-        Format::Json => json::to_line(&json::logger(answer)),
-        Format::Pretty => render(answer),
+    let limit = Some(client::ADMIN_TIME_LIMIT);
+    let answer = cli::block_on(client::unary(socket, limit, path, message));
+    let text = answer.map(|answer| {
+        let answer: Logger = answer.into_inner();
+        match flags.format() {
+            Format::Json => json::to_line(&json::logger(answer)),
+            Format::Pretty => render(answer),
+        }
     });
     cli::finish(text.map_err(|error| format!("Error: {error}")), output)
 }

@@ -17,6 +17,8 @@ const QUEUE_SHARE: u32 = 8;
 pub struct Arrival {
     gap: Duration,
     queue: Duration,
+    /// Boot time of the first try in a row that was put off.
+    crowded_since: Option<Duration>,
 }
 
 impl Default for Arrival {
@@ -24,6 +26,7 @@ impl Default for Arrival {
         Self {
             gap: SHORTEST_GAP,
             queue: Duration::ZERO,
+            crowded_since: None,
         }
     }
 }
@@ -39,15 +42,18 @@ impl Arrival {
     }
 
     /// How long to wait before the next try: anything up to a bound that doubles, so that agents that came together part.
-    pub fn wait(&mut self, random: &mut Random) -> Duration {
+    pub fn wait(&mut self, boot: Duration, random: &mut Random) -> Duration {
+        self.crowded_since.get_or_insert(boot);
         self.gap = (self.gap * 2).min(LONGEST_GAP);
-        random.up_to(self.gap).max(SHORTEST_GAP)
+        SHORTEST_GAP + random.up_to(self.gap.saturating_sub(SHORTEST_GAP))
     }
 
-    /// An attestation was admitted `queued` after it was asked for.
-    pub fn admitted(&mut self, queued: Duration) {
+    /// An attestation was admitted at `boot`, `queued` after it was asked for; tries that were put off before count too.
+    pub fn admitted(&mut self, queued: Duration, boot: Duration) {
+        let asked = boot.saturating_sub(queued);
+        let first_asked = self.crowded_since.take().unwrap_or(asked).min(asked);
         self.gap = SHORTEST_GAP;
-        self.queue = queued;
+        self.queue = boot.saturating_sub(first_asked);
     }
 
     /// A rotation drawn for `at`, moved forward by the queue last seen: it is to be over when it was meant to begin.
@@ -93,16 +99,28 @@ mod tests {
         for _ in 0..1000 {
             let mut arrival = Arrival::default();
             for _ in 0..9 {
-                arrival.wait(&mut random);
+                arrival.wait(Duration::ZERO, &mut random);
             }
-            waits.push(arrival.wait(&mut random));
+            waits.push(arrival.wait(Duration::ZERO, &mut random));
         }
 
         let (shortest, longest) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
         assert!(*shortest >= SHORTEST_GAP && *shortest < Duration::from_secs(15));
         assert!(*longest <= LONGEST_GAP && *longest > Duration::from_secs(580));
-        let first = Arrival::default().wait(&mut random);
-        assert!(first >= SHORTEST_GAP && first <= SHORTEST_GAP * 2);
+        let mut first: Vec<u128> = (0..100)
+            .map(|_| {
+                Arrival::default()
+                    .wait(Duration::ZERO, &mut random)
+                    .as_millis()
+            })
+            .collect();
+        first.sort_unstable();
+        assert!(first[0] >= 5000 && first[99] <= 10_000, "{first:?}");
+        first.dedup();
+        assert!(
+            first.len() > 90,
+            "no two in a hundred need come together: {first:?}"
+        );
     }
 
     #[test]
@@ -111,12 +129,19 @@ mod tests {
         let mut arrival = Arrival::default();
         assert_eq!(arrival.ahead_of_queue(at, hour), at);
 
-        arrival.admitted(Duration::from_mins(3));
+        arrival.admitted(Duration::from_mins(3), Duration::from_hours(1));
         assert_eq!(
             arrival.ahead_of_queue(at, hour),
             epoch() + Duration::from_mins(27)
         );
-        arrival.admitted(Duration::from_hours(5));
+        arrival.wait(Duration::from_mins(90), &mut Random::from_seed(1));
+        arrival.admitted(Duration::from_secs(1), Duration::from_mins(95));
+        assert_eq!(
+            arrival.ahead_of_queue(at, hour),
+            epoch() + Duration::from_mins(25),
+            "what was put off counts"
+        );
+        arrival.admitted(Duration::from_hours(5), Duration::from_hours(9));
 
         let earliest = arrival.ahead_of_queue(at, hour);
         assert_eq!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use actix::MailboxError;
 
 use super::lifecycle::{self, RefusedAgentSvid, Way};
-use super::node::NodeAttestor;
+use super::node::{EvidenceError, NodeAttestor};
 use super::trust::{BundleSourceError, Fetching};
 use crate::backoff::Backoff;
 use crate::bundle::{Bundle, VerifyError};
@@ -21,6 +21,9 @@ use crate::server::{Disposition, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
 use crate::store::{KeySlot, SaveBundle, SaveKey, SaveSvid, StoreError, StoreHandle};
 use crate::svid::{Certificate, X509Svid};
+
+/// How long evidence may take: files on a dead disk, another agent, a slow TPM.
+const EVIDENCE_LIMIT: Duration = Duration::from_mins(2);
 
 /// What one attempt works with.
 pub(super) struct Attempt {
@@ -89,6 +92,9 @@ pub(super) enum AttemptError {
     /// The server did not answer, or refused.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The node cannot prove anything.
+    #[error(transparent)]
+    Evidence(#[from] EvidenceError),
     /// No key could be made.
     #[error("unable to make an agent key: {0}")]
     Key(#[from] KeyError),
@@ -181,10 +187,13 @@ impl Attempt {
         pending: &PendingKey,
         trust: ServerTrust,
     ) -> Result<Granted, AttemptError> {
-        let proof = Rc::clone(&self.node)
-            .prepare()
+        let gathering = Rc::clone(&self.node).prepare();
+        let proof = tokio::time::timeout(EVIDENCE_LIMIT, gathering)
             .await
-            .map_err(|error| ServerError::Proof(error.to_string()))?;
+            .map_err(|_| {
+                let reason = format!("evidence was not at hand within {EVIDENCE_LIMIT:?}");
+                ServerError::Proof(reason)
+            })??;
         if matches!(trust, ServerTrust::Insecure) {
             tracing::warn!("Insecure bootstrap enabled; skipping server certificate verification");
         }

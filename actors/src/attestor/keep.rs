@@ -62,7 +62,15 @@ impl Attestor {
             });
             true
         });
-        let authorities = newer.certificates();
+        self.save_bundle(ctx);
+    }
+
+    /// Writes the bundle that is held.
+    pub(super) fn save_bundle(&mut self, ctx: &mut Context<Self>) {
+        let Some(bundle) = &self.bundle else {
+            return;
+        };
+        let authorities = bundle.certificates();
         let save = self
             .tools
             .store
@@ -90,9 +98,10 @@ impl Attestor {
             return;
         };
         let save = self.tools.store.save_bootstrap.send(SaveBootstrap(state));
-        ctx.spawn(save.into_actor(self).map(|saved, _, _| {
+        ctx.spawn(save.into_actor(self).map(|saved, this, _| {
             if let Ok(Err(error)) = saved {
                 tracing::warn!(%error, "Unable to store the state of the bootstrap");
+                this.rebootstrap.not_stored();
             }
         }));
     }

@@ -284,8 +284,8 @@ impl Retries {
     }
 
     /// An attestation was admitted `queued` after it was asked for.
-    pub fn admitted(&mut self, queued: Duration) {
-        self.arrival.admitted(queued);
+    pub fn admitted(&mut self, queued: Duration, now: Now) {
+        self.arrival.admitted(queued, now.boot);
     }
 
     /// When an SVID is replaced for which `at` was drawn: the queue that was seen last must fit in before. Renewals do not queue.
@@ -314,7 +314,7 @@ impl Retries {
         }
         if Arrival::is_crowded(error) {
             let left = attempted.left;
-            let wait = self.arrival.wait(random);
+            let wait = self.arrival.wait(now.boot, random);
             return AfterFailure::Retry(retry_wait(wait, left.filter(|left| !left.is_zero())));
         }
         let wait = retry_wait(self.backoff.next(random), attempted.left);
@@ -322,7 +322,7 @@ impl Retries {
             attempted.left.is_some_and(|left| !left.is_zero()) && !attempted.is_rejected;
         let is_hopeless = !holds_valid
             && match attempted.way {
-                Way::Attest => match error.code() {
+                Way::Attest => match attest_code(error) {
                     Some(tonic::Code::PermissionDenied) => true,
                     Some(tonic::Code::InvalidArgument) if !attempted.may_attest_again => {
                         let since = *self.token_refused.get_or_insert(now.boot);
@@ -337,6 +337,20 @@ impl Retries {
         } else {
             AfterFailure::Retry(wait)
         }
+    }
+}
+
+/// What `AttestAgent` itself was answered with.
+fn attest_code(error: &ServerError) -> Option<tonic::Code> {
+    if let ServerError::Status {
+        call: "AttestAgent",
+        code,
+        ..
+    } = error
+    {
+        Some(*code)
+    } else {
+        None
     }
 }
 

@@ -8,6 +8,7 @@ use actix::{ActorContext, ActorFutureExt, AsyncContext, Context, WrapFuture};
 
 use super::attempt::{AttemptError, Granted};
 use super::lifecycle::{AfterFailure, Attempted, Way};
+use super::node::EvidenceError;
 use super::rebootstrap::AboutUnknown;
 use super::trust::BundleSourceError;
 use super::{ALERTS_BELIEVED, Attestor, Banned, GivenUp, LookAgain, LookForEnd, State};
@@ -16,7 +17,7 @@ use crate::cache::LastEnd;
 use crate::exit::fail;
 use crate::readiness::{Phase, Trouble};
 use crate::rotation::RETRY_INITIAL;
-use crate::server::{Disposition, ServerError};
+use crate::server::{DeniedReason, ServerError};
 use crate::store::DeleteSvid;
 
 /// How long a bundle file may be missing at the first start (the reference's budget).
@@ -57,13 +58,17 @@ impl Attestor {
                 (None, Some(vouching)) => self.bundle = Some(vouching),
                 (None, None) => {}
             }
+        } else {
+            // The attempt has written the bundle that it began with.
+            self.bundle_is_unsaved = true;
+            self.save_bundle(ctx);
         }
         let reattestable = reattestable
             .unwrap_or_else(|| self.held.as_ref().is_some_and(|held| held.reattestable));
         match way {
             Way::Attest => {
                 tracing::info!(spiffe_id = %svid.id, reattestable, "Node attestation was successful");
-                self.retries.admitted(queued);
+                self.retries.admitted(queued, self.tools.clock.now());
             }
             Way::Renew => tracing::info!(spiffe_id = %svid.id, "Agent SVID renewed"),
         }
@@ -71,7 +76,9 @@ impl Attestor {
             tracing::error!(%error, "Agent SVID is in use but could not be stored; the write is tried again");
             self.trouble(Trouble::Unsaved, Some(&error.to_string()));
             self.write_again_later(ctx);
-        } else if !self.bundle_is_unsaved {
+        } else if self.bundle_is_unsaved {
+            self.trouble(Trouble::Unsaved, Some("the trust bundle is not stored yet"));
+        } else {
             self.trouble(Trouble::Unsaved, None);
         }
         let issued = self.tools.clock.wall();
@@ -94,6 +101,13 @@ impl Attestor {
         if let AttemptError::Store(error) = error {
             self.trouble(Trouble::Unsaved, Some(&error.to_string()));
         }
+        if let AttemptError::Evidence(EvidenceError::Unprepared(reason)) = error
+            && self.held.is_none()
+            && !self.tools.node.may_attest_again()
+        {
+            // A token that is not configured does not come by waiting.
+            return self.end(format!("failed to attest: {reason}"), ctx);
+        }
         self.is_rejected |= error.asks_for_attestation();
         let error = error.as_server_error();
         let now = self.tools.clock.now();
@@ -111,7 +125,7 @@ impl Attestor {
         let wait = match after {
             AfterFailure::Banned => return self.banned(&error.to_string(), ctx),
             AfterFailure::Hopeless(wait) => {
-                let is_disowned = error.disposition() == Disposition::Reattest;
+                let is_disowned = is_disowned(&error);
                 self.give_up(format!("failed to attest: {error}"), is_disowned, ctx);
                 wait
             }
@@ -143,7 +157,9 @@ impl Attestor {
         let now = self.tools.clock.now();
         let since = *self.bundle_missing_since.get_or_insert(now.boot);
         let out_of_patience = now.boot.saturating_sub(since) >= BUNDLE_PATIENCE;
-        if error.is_final() || (error.is_of_a_file() && out_of_patience) {
+        // With a bundle of its own the agent can wait for the server that it knows.
+        let is_first = self.bundle.is_none();
+        if is_first && (error.is_final() || (error.is_of_a_file() && out_of_patience)) {
             return self.end(format!("failed to attest: {error}"), ctx);
         }
         self.show_attesting(&error.to_string());
@@ -219,8 +235,12 @@ impl Attestor {
     }
 
     pub(super) fn end_when_nobody_is_served(&mut self, ctx: &mut Context<Self>) {
+        if std::mem::replace(&mut self.is_asking_for_end, true) {
+            return;
+        }
         let asked = self.tools.cache.send(LastEnd);
         ctx.spawn(asked.into_actor(self).map(|last_end, this, ctx| {
+            this.is_asking_for_end = false;
             let Some(given_up) = this.given_up.clone() else {
                 return;
             };
@@ -230,6 +250,10 @@ impl Attestor {
                     // An SVID may be replaced, or its entry go, before its end.
                     let nap = now.until(end).min(super::MAX_NAP) + Duration::from_secs(1);
                     this.end_timer = Some(ctx.notify_later(LookForEnd, nap));
+                }
+                // What is under way may still bring the agent in.
+                None if this.state == State::Attempting => {
+                    this.end_timer = Some(ctx.notify_later(LookForEnd, Duration::from_secs(1)));
                 }
                 None => this.conclude(given_up, ctx),
             }
@@ -252,11 +276,19 @@ impl Attestor {
 
     /// The server does not take the SVID that is held: it is replaced, at once the first time, then in growing gaps.
     pub(super) fn rejected(&mut self, error: &ServerError, ctx: &mut Context<Self>) {
-        self.is_rejected = true;
+        let was_rejected = std::mem::replace(&mut self.is_rejected, true);
         if self.way() != Way::Attest {
             let reason = format!("agent is not attested any more and cannot attest again: {error}");
-            return self.give_up(reason, true, ctx);
+            return self.give_up(reason, is_disowned(error), ctx);
         }
+        // A try that is put off already has its reasons, such as a crowded server.
+        if was_rejected && self.retry_at.is_some() {
+            return;
+        }
+        self.replace_refused(error, ctx);
+    }
+
+    fn replace_refused(&mut self, error: &ServerError, ctx: &mut Context<Self>) {
         if self.state != State::Waiting {
             return;
         }
@@ -264,9 +296,6 @@ impl Attestor {
         let held = self.held.as_ref();
         let left = held.map(|held| now.until(held.svid.not_after()));
         let wait = self.rejections.wait(now, left);
-        if !wait.is_zero() && self.retry_at.is_some() {
-            return;
-        }
         let age = held.map_or(Duration::MAX, |held| now.boot.saturating_sub(held.since));
         if self.rejections.reveals_clone(error.denied_reason(), age) {
             let words = "another agent attests with the same node identity: each attestation ends the other's SVID; give every agent evidence of its own";
@@ -285,10 +314,9 @@ impl Attestor {
     /// where the agent could not attest again.
     pub(super) fn alerted(&mut self, error: &ServerError, ctx: &mut Context<Self>) {
         self.alerts += 1;
-        let may_attest = self.held.as_ref().is_some_and(|held| held.reattestable)
-            || self.tools.node.may_attest_again();
-        if self.alerts >= ALERTS_BELIEVED && may_attest {
-            self.rejected(error, ctx);
+        let may_attest = self.held.as_ref().is_some_and(|held| held.reattestable);
+        if self.alerts >= ALERTS_BELIEVED && may_attest && self.retry_at.is_none() {
+            self.replace_refused(error, ctx);
         }
     }
 
@@ -309,8 +337,8 @@ impl Attestor {
             .held
             .as_ref()
             .is_some_and(|held| held.rotate_at <= now.wall);
-        if self.is_rejected && self.state == State::Waiting && !is_due {
-            self.is_rejected = false;
+        let was_rejected = std::mem::replace(&mut self.is_rejected, false);
+        if was_rejected && self.state == State::Waiting && !is_due {
             self.retry_at = None;
             self.arm(ctx);
         }
@@ -336,7 +364,7 @@ impl Attestor {
                         starting_over_in = format!("{:.1}s", left.as_secs_f64()),
                         "Waiting before starting over from the bootstrap bundle"
                     );
-                    self.look_timer = Some(ctx.notify_later(LookAgain, left));
+                    self.look_later(left, ctx);
                 }
             }
             AboutUnknown::StartOver => {
@@ -354,6 +382,10 @@ impl Attestor {
     pub(super) fn look_again(&mut self, ctx: &mut Context<Self>) {
         if self.state == State::Ended || !self.knows_that_unknown() {
             return;
+        }
+        let left = self.rebootstrap.left(self.tools.clock.wall());
+        if !left.is_zero() {
+            return self.look_later(left, ctx);
         }
         let Some(serial) = self.held.as_ref().map(|held| held.svid.leaf().serial_hex()) else {
             return;
@@ -373,10 +405,19 @@ impl Attestor {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "Whether the authority is still unknown is not known");
-                    this.look_timer = Some(ctx.notify_later(LookAgain, super::MAX_NAP));
+                    this.look_later(super::MAX_NAP, ctx);
                 }
             }
         }));
+    }
+
+    fn look_later(&mut self, left: Duration, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.look_timer.take() {
+            ctx.cancel_future(timer);
+        }
+        // A machine may be suspended meanwhile.
+        let nap = left.min(super::MAX_NAP) + Duration::from_millis(1);
+        self.look_timer = Some(ctx.notify_later(LookAgain, nap));
     }
 
     fn knows_that_unknown(&self) -> bool {
@@ -395,4 +436,12 @@ impl Attestor {
         self.rebootstrap.succeeded();
         self.save_bootstrap(ctx);
     }
+}
+
+/// Whether the server has said that it does not know the SVID.
+fn is_disowned(error: &ServerError) -> bool {
+    matches!(
+        error.denied_reason(),
+        Some(DeniedReason::AgentNotAttested | DeniedReason::AgentNotActive)
+    )
 }

@@ -43,6 +43,8 @@ pub struct Rebootstrap {
     state: BootstrapState,
     stored: BootstrapState,
     is_starting_over: bool,
+    /// While starting over every other try is left to the bundle that is held: the server that it vouches for may be back.
+    is_turn_of_held: bool,
 }
 
 impl Rebootstrap {
@@ -62,6 +64,7 @@ impl Rebootstrap {
             state,
             stored: state,
             is_starting_over: false,
+            is_turn_of_held: false,
         }
     }
 
@@ -83,6 +86,11 @@ impl Rebootstrap {
         is_news.then_some(state)
     }
 
+    /// What was to be stored could not be: it is still worth a write.
+    pub fn not_stored(&mut self) {
+        self.stored = BootstrapState::default();
+    }
+
     /// The success is on disk already.
     pub fn stored(&mut self) {
         self.stored = BootstrapState::succeeded();
@@ -91,6 +99,24 @@ impl Rebootstrap {
     /// Whether the sources count and not the bundle that is held.
     pub fn is_starting_over(&self) -> bool {
         self.is_starting_over
+    }
+
+    /// Whether the next try asks the sources although a bundle is held.
+    pub fn passes_over_held(&mut self) -> bool {
+        let asks = self.is_starting_over && !self.is_turn_of_held;
+        self.is_turn_of_held = asks;
+        asks
+    }
+
+    /// How long until the delay is over.
+    pub fn left(&self, now: SystemTime) -> Duration {
+        let elapsed = self
+            .state
+            .started
+            .and_then(|started| now.duration_since(started).ok());
+        self.config
+            .delay
+            .saturating_sub(elapsed.unwrap_or_default())
     }
 
     /// The sources are about to be asked.

@@ -8,7 +8,7 @@ use actix::{ActorFutureExt, AsyncContext, Context, WrapFuture};
 use super::lifecycle::{self, Start};
 use super::rebootstrap::Rebootstrap;
 use super::trust::BundleSourceError;
-use super::{Attestor, Held, State};
+use super::{ALERTS_BELIEVED, Attestor, Held, State, Stored};
 use crate::bundle::Bundle;
 use crate::credentials::{Credentials, ServerTrust};
 use crate::readiness::Trouble;
@@ -53,7 +53,12 @@ impl Attestor {
                 reattestable,
             } => {
                 tracing::info!(spiffe_id = %svid.id, "SVID loaded");
-                self.use_stored(svid, slot, reattestable, ctx);
+                let stored = Stored {
+                    svid,
+                    slot,
+                    reattestable,
+                };
+                self.use_stored(stored, ctx);
             }
             Start::Cold { why, slot } => {
                 tracing::info!(reason = why, "SVID is not found. Starting node attestation");
@@ -77,13 +82,15 @@ impl Attestor {
     }
 
     /// A warm start. A stored SVID without a stored bundle needs one from the sources: an identity is never shown to an unverified server.
-    fn use_stored(
-        &mut self,
-        svid: Arc<X509Svid>,
-        slot: KeySlot,
-        reattestable: bool,
-        ctx: &mut Context<Self>,
-    ) {
+    pub(super) fn use_stored(&mut self, stored: Stored, ctx: &mut Context<Self>) {
+        let Stored {
+            svid,
+            slot,
+            reattestable,
+        } = stored.clone();
+        if svid.not_after() <= self.tools.clock.wall() {
+            return self.attempt(ctx);
+        }
         if self.bundle.is_some() {
             let issued = svid.leaf().not_before();
             return self.adopt(svid, slot, reattestable, issued, ctx);
@@ -104,6 +111,7 @@ impl Attestor {
                 }
                 Err(error) => {
                     this.reserved_slot = Some(slot);
+                    this.waiting_for_bundle = Some(stored);
                     this.no_bundle(&error, ctx);
                 }
             }
@@ -125,7 +133,9 @@ impl Attestor {
         };
         let now = self.tools.clock.now();
         let held = self.held.as_ref().map(|held| &*held.svid);
-        let is_news = self.is_rejected || self.rebootstrap.is_starting_over();
+        let is_news = self.is_rejected
+            || self.alerts >= ALERTS_BELIEVED
+            || self.rebootstrap.is_starting_over();
         let is_planned = lifecycle::is_planned(held, is_news, &svid.id, now.wall);
         let rotation = draw_renewal(
             svid.leaf(),
@@ -144,6 +154,7 @@ impl Attestor {
         });
         self.is_rejected = false;
         self.alerts = 0;
+        self.bundle_missing_since = None;
         self.take_heart(ctx);
         self.tools
             .credentials

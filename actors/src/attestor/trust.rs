@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use crate::bundle::{Bundle, BundleError, BundleFormat};
-use crate::clock::Clock;
 use crate::credentials::ServerTrust;
 use crate::spiffe_id::TrustDomain;
 use crate::store::Purpose;
@@ -120,6 +120,8 @@ pub struct BundleSources(Rc<Sources>);
 struct Sources {
     list: Vec<PinnedSource>,
     web: Web,
+    /// For each source whether a file of it is being read.
+    busy: Vec<Arc<AtomicBool>>,
     /// For each source the failure that was logged last.
     reported: RefCell<Vec<Option<BundleSourceError>>>,
 }
@@ -148,6 +150,7 @@ impl BundleSources {
     /// Takes the sources in the order in which they are to be asked.
     pub fn new(list: Vec<PinnedSource>, web: Web) -> Self {
         Self(Rc::new(Sources {
+            busy: list.iter().map(|_| Arc::default()).collect(),
             reported: RefCell::new(vec![None; list.len()]),
             list,
             web,
@@ -165,8 +168,8 @@ impl BundleSources {
 impl Sources {
     async fn fetch(&self, asking: &Asking) -> Result<ServerTrust, BundleSourceError> {
         let mut failures = Vec::new();
-        for (index, source) in self.list.iter().enumerate() {
-            match source.fetch(asking, &self.web).await {
+        for (index, (source, busy)) in self.list.iter().zip(&self.busy).enumerate() {
+            match source.fetch(asking, &self.web, busy).await {
                 Ok(trust) => {
                     self.is_news(index, None);
                     return Ok(trust);
@@ -205,14 +208,19 @@ impl PinnedSource {
         }
     }
 
-    async fn fetch(&self, asking: &Asking, web: &Web) -> Result<ServerTrust, BundleSourceError> {
+    async fn fetch(
+        &self,
+        asking: &Asking,
+        web: &Web,
+        busy: &Arc<AtomicBool>,
+    ) -> Result<ServerTrust, BundleSourceError> {
         let unavailable = |reason: String| BundleSourceError::Unavailable {
             from: self.source.to_string(),
             reason,
         };
         let bundle = match &self.source {
             BundleSource::File { path, format } => {
-                file::read(path, *format, &asking.trust_domain).await?
+                file::read(path, *format, &asking.trust_domain, busy).await?
             }
             BundleSource::Url {
                 url,
@@ -261,10 +269,11 @@ fn bundle_of(
     Bundle::from_file_text(trust_domain, text, format)
 }
 
+#[cfg(any(test, feature = "testing"))]
 impl From<BundleSource> for BundleSources {
     /// One source alone, in an environment that says nothing.
     fn from(source: BundleSource) -> Self {
-        let web = Web::from_environment(&|_| None, Clock::system());
+        let web = Web::from_environment(&|_| None, crate::clock::Clock::system());
         Self::new(vec![PinnedSource::unpinned(source)], web)
     }
 }
@@ -282,9 +291,13 @@ impl BundleSourceError {
         }
     }
 
-    /// Whether a local file is missing: somebody has to put it there.
+    /// Whether all there is to wait for is that somebody puts a local file in its place.
     pub fn is_of_a_file(&self) -> bool {
-        matches!(self, Self::Unreadable { .. })
+        match self {
+            Self::Unreadable { .. } | Self::Unusable { .. } => true,
+            Self::All(failures) => failures.iter().all(Self::is_of_a_file),
+            Self::Unavailable { .. } | Self::NotPinned { .. } | Self::NoBundle => false,
+        }
     }
 }
 

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use proto::spire::api::server::agent::v1::agent_client::AgentClient;
 use proto::spire::api::server::agent::v1::{
     AgentX509svidParams, AttestAgentRequest, AttestAgentResponse,
 };
 use proto::spire::api::server::agent::v1::{attest_agent_request, attest_agent_response};
 use proto::spire::api::types::{AttestationData, X509svid};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::codec::Streaming;
 
 use super::Attestation;
 use super::connect::Connection;
@@ -19,13 +15,15 @@ use super::link::Patience;
 use super::status::Failure;
 use crate::attestor::node::Proof;
 use crate::svid::Certificate;
+use crate::wire::{Inbox, Outbox};
 
+const ATTEST_AGENT: &str = "/spire.api.server.agent.v1.Agent/AttestAgent";
 /// Challenges in one attestation; known attestors have at most one.
 const MAX_ROUNDS: usize = 10;
 /// Largest challenge in bytes.
 const MAX_CHALLENGE: usize = 64 << 10;
-/// How long the server may take to end the stream after its result.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the server may take to end the stream after its result, which is not on disk before that.
+const FAREWELL: Duration = Duration::from_millis(100);
 
 /// How long the parts of an attestation may take (design D8).
 #[derive(Debug, Clone, Copy)]
@@ -46,16 +44,16 @@ pub(super) async fn attest(
     csr: Vec<u8>,
 ) -> Result<Attestation, Failure> {
     let queue_end = Instant::now() + limits.queue;
-    let (requests, request_stream) = mpsc::channel(1);
+    let (requests, outgoing) = Outbox::new();
     send(&requests, first_step(&*proof, csr)).await;
-    let mut request = tonic::Request::new(ReceiverStream::new(request_stream));
+    let mut request = tonic::Request::new(outgoing);
     request.set_timeout(limits.queue);
 
     let mut stream = {
         let _need = connection.needed(Patience::Queue);
-        let mut client = AgentClient::new(connection.wire());
+        let opening = connection.wire().streaming(ATTEST_AGENT, request);
         tokio::select! {
-            answer = client.attest_agent(request) => answer?.into_inner(),
+            answer = opening => answer?,
             () = connection.stillbirth(limits.first_byte) => return Err(Failure::Silent(limits.first_byte)),
             () = tokio::time::sleep_until(queue_end) => return Err(Failure::Late(limits.queue)),
         }
@@ -125,13 +123,14 @@ fn first_step(proof: &dyn Proof, csr: Vec<u8>) -> attest_agent_request::Step {
     })
 }
 
-/// A failure to send is no reason: the status that ended the stream comes when reading.
-async fn send(requests: &mpsc::Sender<AttestAgentRequest>, step: attest_agent_request::Step) {
-    drop(requests.send(AttestAgentRequest { step: Some(step) }).await);
+async fn send(requests: &Outbox, step: attest_agent_request::Step) {
+    requests
+        .send(&AttestAgentRequest { step: Some(step) })
+        .await;
 }
 
 async fn receive(
-    stream: &mut Streaming<AttestAgentResponse>,
+    stream: &mut Inbox<AttestAgentResponse>,
     end: Instant,
     limit: Duration,
 ) -> Result<attest_agent_response::Step, Failure> {

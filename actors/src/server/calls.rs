@@ -3,30 +3,36 @@
 
 use std::time::Duration;
 
-use proto::spire::api::server::bundle::v1::bundle_client::BundleClient;
+use proto::spire::api::server::agent::v1::{RenewAgentRequest, RenewAgentResponse};
 use proto::spire::api::server::bundle::v1::{GetBundleRequest, GetFederatedBundleRequest};
-use proto::spire::api::server::entry::v1::entry_client::EntryClient;
 use proto::spire::api::server::entry::v1::{
-    GetAuthorizedEntriesRequest, SyncAuthorizedEntriesRequest,
+    GetAuthorizedEntriesRequest, GetAuthorizedEntriesResponse, SyncAuthorizedEntriesRequest,
+    SyncAuthorizedEntriesResponse,
 };
-use proto::spire::api::server::svid::v1::svid_client::SvidClient;
-use proto::spire::api::server::svid::v1::{BatchNewX509svidRequest, batch_new_x509svid_response};
-use tokio::sync::mpsc;
+use proto::spire::api::server::svid::v1::{
+    BatchNewX509svidRequest, BatchNewX509svidResponse, batch_new_x509svid_response,
+};
 use tokio::time::{Instant, timeout};
-use tokio_stream::wrappers::ReceiverStream;
 
 use super::SigningRefusal;
-use super::attest::parse_chain;
+use super::attest::{chain_of, parse_chain};
 use super::entries::{self, Exchange, Next, SyncLimits};
 use super::status::{Failure, clean};
 use crate::bundle::Bundle;
 use crate::entry::{EntrySync, KnownEntries};
 use crate::spiffe_id::TrustDomain;
 use crate::svid::Certificate;
-use crate::wire::Wire;
+use crate::wire::{Inbox, Outbox, Wire};
 
 /// How long the server may take to end a stream after its last message.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+const GET_BUNDLE: &str = "/spire.api.server.bundle.v1.Bundle/GetBundle";
+const GET_FEDERATED_BUNDLE: &str = "/spire.api.server.bundle.v1.Bundle/GetFederatedBundle";
+const SYNC_AUTHORIZED_ENTRIES: &str = "/spire.api.server.entry.v1.Entry/SyncAuthorizedEntries";
+const GET_AUTHORIZED_ENTRIES: &str = "/spire.api.server.entry.v1.Entry/GetAuthorizedEntries";
+const BATCH_NEW_X509_SVID: &str = "/spire.api.server.svid.v1.SVID/BatchNewX509SVID";
+const RENEW_AGENT: &str = "/spire.api.server.agent.v1.Agent/RenewAgent";
 
 /// What a call works with.
 #[derive(Debug)]
@@ -49,10 +55,8 @@ impl Call {
 /// `GetBundle` of the agent's own trust domain.
 pub(super) async fn get_bundle(call: Call, own: &TrustDomain) -> Result<Bundle, Failure> {
     let request = call.request(GetBundleRequest { output_mask: None });
-    let message = BundleClient::new(call.wire)
-        .get_bundle(request)
-        .await?
-        .into_inner();
+    let answer = call.wire.unary(GET_BUNDLE, request).await?;
+    let message = answer.into_inner();
     let bundle = Bundle::from_proto(message, own)
         .map_err(|error| Failure::Malformed(format!("an unusable bundle: {error}")))?;
     // Without authorities nothing could be verified any more, the server least of all.
@@ -73,10 +77,7 @@ pub(super) async fn get_federated_bundle(
         trust_domain: trust_domain.name().to_owned(),
         output_mask: None,
     });
-    let message = match BundleClient::new(call.wire)
-        .get_federated_bundle(request)
-        .await
-    {
+    let message = match call.wire.unary(GET_FEDERATED_BUNDLE, request).await {
         Ok(answer) => answer.into_inner(),
         Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
         Err(status) => return Err(status.into()),
@@ -89,6 +90,17 @@ pub(super) async fn get_federated_bundle(
     }
 }
 
+/// `RenewAgent`; the new chain, leaf first.
+pub(super) async fn renew(
+    call: Call,
+    message: &RenewAgentRequest,
+) -> Result<Vec<Certificate>, Failure> {
+    let request = call.request(message.clone());
+    let answer = call.wire.unary(RENEW_AGENT, request).await?;
+    let RenewAgentResponse { svid } = answer.into_inner();
+    chain_of(svid)
+}
+
 /// `SyncAuthorizedEntries`, from the first message to the stream's end.
 pub(super) async fn sync_entries(
     call: Call,
@@ -96,21 +108,15 @@ pub(super) async fn sync_entries(
     own: &TrustDomain,
     limits: SyncLimits,
 ) -> Result<EntrySync, Failure> {
-    let (requests, request_stream) = mpsc::channel(1);
-    let request = call.request(ReceiverStream::new(request_stream));
-    // A failure to send is no reason: the status that ended the stream comes when reading.
-    drop(
-        requests
-            .send(SyncAuthorizedEntriesRequest {
-                output_mask: Some(entries::MASK),
-                ids: Vec::new(),
-            })
-            .await,
-    );
-    let mut stream = EntryClient::new(call.wire)
-        .sync_authorized_entries(request)
-        .await?
-        .into_inner();
+    let (requests, outgoing) = Outbox::new();
+    let request = call.request(outgoing);
+    let first = SyncAuthorizedEntriesRequest {
+        output_mask: Some(entries::MASK),
+        ids: Vec::new(),
+    };
+    requests.send(&first).await;
+    let opening = call.wire.streaming(SYNC_AUTHORIZED_ENTRIES, request);
+    let mut stream: Inbox<SyncAuthorizedEntriesResponse> = opening.await?;
     let mut exchange = Exchange::new(known, own, limits);
     loop {
         let message = stream
@@ -119,14 +125,13 @@ pub(super) async fn sync_entries(
             .ok_or_else(|| Failure::Malformed("too few entries".to_owned()))?;
         match exchange.receive(message).map_err(Failure::Malformed)? {
             Next::Receive => {}
-            Next::Request(ids) => drop(
-                requests
-                    .send(SyncAuthorizedEntriesRequest {
-                        output_mask: None,
-                        ids,
-                    })
-                    .await,
-            ),
+            Next::Request(ids) => {
+                let next = SyncAuthorizedEntriesRequest {
+                    output_mask: None,
+                    ids,
+                };
+                requests.send(&next).await;
+            }
             Next::Done => break,
         }
     }
@@ -143,10 +148,8 @@ pub(super) async fn all_entries(call: Call, own: &TrustDomain) -> Result<EntrySy
     let request = call.request(GetAuthorizedEntriesRequest {
         output_mask: Some(entries::MASK),
     });
-    let message = EntryClient::new(call.wire)
-        .get_authorized_entries(request)
-        .await?
-        .into_inner();
+    let answer = call.wire.unary(GET_AUTHORIZED_ENTRIES, request).await?;
+    let message: GetAuthorizedEntriesResponse = answer.into_inner();
     Ok(entries::complete_list(message.entries, own))
 }
 
@@ -156,11 +159,8 @@ pub(super) async fn sign(
     message: &BatchNewX509svidRequest,
 ) -> Result<Vec<Result<Vec<Certificate>, SigningRefusal>>, Failure> {
     let request = call.request(message.clone());
-    let results = SvidClient::new(call.wire)
-        .batch_new_x509svid(request)
-        .await?
-        .into_inner()
-        .results;
+    let answer = call.wire.unary(BATCH_NEW_X509_SVID, request).await?;
+    let BatchNewX509svidResponse { results } = answer.into_inner();
     let (asked, answered) = (message.params.len(), results.len());
     if answered > asked {
         tracing::warn!(

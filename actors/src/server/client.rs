@@ -3,18 +3,18 @@
 //! [`super::calls`] and [`super::attest`]; what failures mean is decided in [`super::status`].
 
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::spire::api::server::agent::v1::agent_client::AgentClient;
 use proto::spire::api::server::agent::v1::{AgentX509svidParams, RenewAgentRequest};
 use proto::spire::api::server::svid::v1::{BatchNewX509svidRequest, NewX509svidParams};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
 use super::address::{AddressError, ServerAddress};
-use super::attest::{self, AttestLimits, chain_of};
+use super::attest::{self, AttestLimits};
 use super::calls::{self, Call, get_bundle, get_federated_bundle, sign};
 use super::connect::{Connection, Dialer};
 use super::entries::SyncLimits;
@@ -86,6 +86,9 @@ struct Slot {
     svid: Arc<X509Svid>,
     connection: OnceCell<Rc<Connection>>,
 }
+
+/// One try of a call; what it brings goes past it.
+type Attempt<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + 'a>>;
 
 /// Which calls may be made again when the connection broke under them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,6 +184,25 @@ impl ServerClient {
         repeat: Repeat,
         work: impl AsyncFn(Call) -> Result<T, Failure>,
     ) -> Result<T, ServerError> {
+        let answer = RefCell::new(None);
+        let work = |call| -> Attempt<'_> {
+            Box::pin(async {
+                let given = work(call).await?;
+                answer.replace(Some(given));
+                Ok(())
+            })
+        };
+        self.call_erased(name, repeat, &work).await?;
+        Ok(answer.take().expect("a call that succeeded has an answer"))
+    }
+
+    /// [`Self::call`] for all kinds of answers: its code exists once.
+    async fn call_erased<'a>(
+        &self,
+        name: &'static str,
+        repeat: Repeat,
+        work: &dyn Fn(Call) -> Attempt<'a>,
+    ) -> Result<(), ServerError> {
         let deadline = Instant::now() + self.limits.call;
         let mut may_repeat = true;
         loop {
@@ -191,8 +213,8 @@ impl ServerClient {
                         call: name,
                         limit: self.limits.call,
                     }))?;
-            let failure = match self.run(&connection, deadline, &work).await {
-                Ok(answer) => return Ok(answer),
+            let failure = match self.run(&connection, deadline, work).await {
+                Ok(()) => return Ok(()),
                 Err(failure) => failure,
             };
             if failure.is_of_the_connection() {
@@ -209,12 +231,12 @@ impl ServerClient {
     }
 
     /// One try over one connection, which ends the call when its peer is gone.
-    async fn run<T>(
+    async fn run<'a>(
         &self,
         connection: &Connection,
         deadline: Instant,
-        work: &impl AsyncFn(Call) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        work: &dyn Fn(Call) -> Attempt<'a>,
+    ) -> Result<(), Failure> {
         let _need = connection.needed(Patience::Call);
         let call = Call {
             wire: connection.wire(),
@@ -286,16 +308,24 @@ impl ServerClient {
     /// `GetBundle` after an attestation, over its connection while that stands, else over another without certificate.
     async fn bundle_without_credentials(&self, trust: ServerTrust) -> Result<Bundle, ServerError> {
         let deadline = Instant::now() + self.limits.call;
-        let work = async |call: Call| get_bundle(call, &self.trust_domain).await;
+        let answer = RefCell::new(None);
+        let work = |call| -> Attempt<'_> {
+            Box::pin(async {
+                let bundle = get_bundle(call, &self.trust_domain).await?;
+                answer.replace(Some(bundle));
+                Ok(())
+            })
+        };
+        let failed = |failure: Failure, connection: &Connection| {
+            failure.into_error("GetBundle", self.dialer.peer(), connection.alert())
+        };
+        let given = || answer.take().expect("a call that succeeded has an answer");
         let kept = self.attested.borrow_mut().take();
         if let Some(connection) = kept.filter(Connection::is_usable) {
             match self.run(&connection, deadline, &work).await {
+                Ok(()) => return Ok(given()),
                 Err(failure) if failure.is_break() => {}
-                outcome => {
-                    return outcome.map_err(|failure| {
-                        failure.into_error("GetBundle", self.dialer.peer(), connection.alert())
-                    });
-                }
+                Err(failure) => return Err(failed(failure, &connection)),
             }
         }
         let connection = timeout_at(deadline, self.dialer.dial(trust, None))
@@ -304,11 +334,10 @@ impl ServerClient {
                 call: "GetBundle",
                 limit: self.limits.call,
             }))?;
-        self.run(&connection, deadline, &work)
-            .await
-            .map_err(|failure| {
-                failure.into_error("GetBundle", self.dialer.peer(), connection.alert())
-            })
+        match self.run(&connection, deadline, &work).await {
+            Ok(()) => Ok(given()),
+            Err(failure) => Err(failed(failure, &connection)),
+        }
     }
 }
 
@@ -346,17 +375,8 @@ impl ServerApi for ServerClient {
             let message = RenewAgentRequest {
                 params: Some(AgentX509svidParams { csr }),
             };
-            self.call("RenewAgent", Repeat::IfNotProcessed, async |call| {
-                let request = call.request(message.clone());
-                chain_of(
-                    AgentClient::new(call.wire)
-                        .renew_agent(request)
-                        .await?
-                        .into_inner()
-                        .svid,
-                )
-            })
-            .await
+            let work = async |call| calls::renew(call, &message).await;
+            self.call("RenewAgent", Repeat::IfNotProcessed, work).await
         })
     }
 

@@ -14,6 +14,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{BootstrapState, Purpose};
+use crate::clock::unix_seconds;
 use crate::svid::{Certificate, PemPolicy};
 
 mod keys;
@@ -27,6 +28,8 @@ pub const KEYS: &str = "keys.json";
 
 /// Go's zero time: no bootstrap is under way.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+/// The end of the year 9998 in Unix seconds.
+const LAST_SECOND: i64 = 253_370_764_800;
 /// `bootstrap_use` before the first attestation (node-side 1.4).
 const USE_BOOTSTRAP: i64 = 1;
 /// `bootstrap_use` once an attestation has succeeded (node-side 1.4).
@@ -281,17 +284,20 @@ fn integer(field: &'static str, value: &Value) -> Result<i64, FileError> {
 fn started_at(text: &str) -> Option<SystemTime> {
     let (date, zone) = text.split_at(text.len() - if text.ends_with('Z') { 1 } else { 6 });
     let at = humantime::parse_rfc3339(&format!("{date}Z")).ok()?;
+    // What has a form in the file: the years 1970 to 9998, whatever the offset.
+    let is_shown = |at: &SystemTime| (0..LAST_SECOND).contains(&unix_seconds(*at));
     let Some((sign, offset)) = zone.split_at_checked(1).filter(|(sign, _)| *sign != "Z") else {
-        return Some(at);
+        return Some(at).filter(is_shown);
     };
     let (hours, minutes) = offset.split_once(':')?;
     let minutes = hours.parse::<u64>().ok()? * 60 + minutes.parse::<u64>().ok()?;
     let offset = Duration::from_mins(minutes);
-    if sign == "+" {
+    let at = if sign == "+" {
         at.checked_sub(offset)
     } else {
         at.checked_add(offset)
-    }
+    };
+    at.filter(is_shown)
 }
 
 /// Whether Go's `time.Time` would take the text: `2006-01-02T15:04:05[.fraction](Z|+hh:mm|-hh:mm)`.

@@ -70,6 +70,8 @@ pub struct ScriptedServer {
     pub agent_ttl: Cell<Duration>,
     /// How long a renewal takes.
     pub renewal_takes: Cell<Duration>,
+    /// How long an attestation takes.
+    pub attestation_takes: Cell<Duration>,
     /// Whether agents renew by attesting again.
     pub reattestable: Cell<bool>,
     /// Workload SVIDs name this ID instead of the entry's.
@@ -93,6 +95,7 @@ impl ScriptedServer {
             svid_ttl: Cell::new(Duration::from_hours(1)),
             agent_ttl: Cell::new(Duration::from_hours(1)),
             renewal_takes: Cell::default(),
+            attestation_takes: Cell::default(),
             reattestable: Cell::new(true),
             wrong_id: RefCell::default(),
             clock: clock.clone(),
@@ -110,6 +113,12 @@ impl ScriptedServer {
         let ca = Ca::new(self.clock.wall());
         *self.bundle.borrow_mut() = Some(if told { ca.bundle(TRUST_DOMAIN) } else { old });
         *self.ca.borrow_mut() = ca;
+    }
+
+    /// Another authority signs and is told of from now on; the one before is handed back.
+    pub fn swap_authority(&self, ca: Ca) -> Ca {
+        *self.bundle.borrow_mut() = None;
+        self.ca.replace(ca)
     }
 
     /// The bundle names the current authority again.
@@ -244,7 +253,10 @@ impl ServerApi for ScriptedServer {
             ),
             reattestable: self.reattestable.get(),
         });
-        Box::pin(ready(answer))
+        Box::pin(async move {
+            tokio::time::sleep(self.attestation_takes.get()).await;
+            answer
+        })
     }
 
     fn bootstrap_bundle(self: Rc<Self>, _: ServerTrust) -> Reply<Bundle> {

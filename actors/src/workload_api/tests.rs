@@ -107,7 +107,7 @@ async fn an_answer_without_a_usable_bundle_is_an_error() {
         (Reply::of(&damaged), "unusable answer: "),
         (Reply::Message(b"\xff\xff".as_slice().into()), "Internal: "),
         (
-            Reply::Message(vec![0; MAX_MESSAGE_BYTES + 1].into()),
+            Reply::Message(vec![0; (4 << 20) + 1].into()),
             "OutOfRange: ",
         ),
         (

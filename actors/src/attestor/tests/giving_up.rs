@@ -223,6 +223,15 @@ async fn a_crowded_server_is_asked_again_at_a_random_time() {
 
     let times = world.server.times(Call::Attest);
     assert_eq!(times.len(), 9, "{times:?}");
+    let gaps: Vec<f64> = times
+        .windows(2)
+        .map(|pair| pair[1].saturating_sub(pair[0]).as_secs_f64())
+        .collect();
+    let is_fixed = gaps.windows(2).all(|pair| pair[1] > pair[0]);
+    assert!(
+        !is_fixed && gaps.iter().all(|gap| *gap <= 601.0),
+        "{gaps:?}"
+    );
     assert!(world.serial().is_some());
 }
 
@@ -243,4 +252,20 @@ async fn arrival_is_spread_only_where_nothing_is_stored() {
         times.len() == 1 && times[0] > Duration::from_secs(5),
         "{times:?}"
     );
+}
+
+#[actix::test]
+async fn without_a_token_there_is_nothing_to_wait_for() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    let setup = Setup {
+        node: Rc::new(join_token::JoinToken::new(None)),
+        ..Setup::default()
+    };
+
+    let mut world = start_with(setup, clock, server, Disk::default());
+    world.pass(1).await;
+
+    let reason = world.has_ended().unwrap();
+    assert!(reason.contains("join token was not provided"), "{reason}");
 }

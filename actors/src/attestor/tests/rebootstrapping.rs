@@ -222,9 +222,37 @@ async fn a_source_that_is_still_the_old_one_is_asked_until_it_is_not() {
     assert!(world.disk.lock().unwrap().bootstrap.attempts > 1);
     source.update(&world.server);
     world.server.mend();
-    world.pass(140).await;
+    world.pass(300).await;
 
     assert_ne!(world.serial(), before);
+}
+
+#[actix::test]
+async fn a_server_that_comes_back_after_the_delay_is_known_by_the_bundle_that_is_held() {
+    let (world, source) = begin(RebootstrapMode::Auto);
+    world.server.agent_ttl.set(Duration::from_mins(30));
+    world.pass(1).await;
+    let ours = world.server.swap_authority(Ca::new(world.clock.wall()));
+    world
+        .server
+        .fail(Call::Bundle, unknown_authority(), usize::MAX);
+    // What the source has leads to neither server.
+    std::fs::write(
+        source.path(),
+        Ca::new(world.clock.wall()).certificate().to_pem(),
+    )
+    .unwrap();
+
+    world.report_unknown().await;
+    world.pass(3600).await;
+    world.server.swap_authority(ours);
+    world.server.mend();
+    world.pass(300).await;
+
+    let credentials = world.credentials.borrow();
+    let svid = &credentials.as_ref().unwrap().svid;
+    assert!(svid.not_after() > world.clock.wall());
+    assert!(world.knows_authority());
 }
 
 #[actix::test]

@@ -246,8 +246,9 @@ async fn row_3_6_restart_with_a_valid_svid_and_no_server_keeps_the_svid() {
     });
     world.server.fail(Call::Attest, unavailable(), usize::MAX);
 
-    world.pass(600).await;
+    world.pass(50 * 60).await;
 
+    assert!(world.server.count(Call::Attest) > 3, "rotation was tried");
     assert!(world.serial().is_some());
     assert!(world.exits.try_recv().is_err());
 }
@@ -414,4 +415,101 @@ async fn an_agent_that_is_restarted_all_the_time_replaces_its_svid_all_the_same(
     world.pass(1).await;
 
     assert_eq!(world.server.count(Call::Attest), 1);
+}
+
+#[actix::test]
+async fn a_stored_svid_waits_for_a_bundle_and_is_used_before_anything_is_attested() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bundle.pem");
+    let svid =
+        Ca::new(clock.wall()).svid(AGENT, clock.wall(), clock.wall() + Duration::from_hours(1));
+    let disk = Disk {
+        chain: svid.chain().to_vec(),
+        keys: BTreeMap::from([(KeySlot::A, Arc::clone(&svid.key))]),
+        ..Disk::default()
+    };
+    let setup = Setup {
+        node: Rc::new(OneTimeNode),
+        source: BundleSource::File {
+            path: path.clone(),
+            format: None,
+        },
+        ..Setup::default()
+    };
+
+    let world = start_with(setup, clock, server, disk);
+    world.pass(10).await;
+    let bundle = world.server.current_bundle();
+    std::fs::write(path, bundle.certificates()[0].to_pem()).unwrap();
+    world.pass(30).await;
+
+    assert_eq!(world.server.count(Call::Attest), 0);
+    assert_eq!(world.serial(), Some(svid.leaf().serial_hex()));
+}
+
+#[actix::test]
+async fn a_bundle_that_came_during_an_attestation_is_not_lost_on_disk() {
+    let world = world();
+    world.pass(1).await;
+    let newer = Bundle::new(
+        TrustDomain::parse(TRUST_DOMAIN).unwrap(),
+        [
+            world.server.current_bundle().x509_authorities(),
+            Ca::new(world.clock.wall())
+                .bundle(TRUST_DOMAIN)
+                .x509_authorities(),
+        ]
+        .concat(),
+    );
+    world.server.attestation_takes.set(Duration::from_secs(60));
+    world.server.fail(Call::Bundle, unavailable(), usize::MAX);
+
+    world.reject(AgentNotAttested).await;
+    world.pass(30).await;
+    let told = TrustBundle(Arc::new(newer.clone()));
+    world.attestor.send(told).await.unwrap();
+    world.pass(60).await;
+
+    assert_eq!(world.serial(), world.stored_serial());
+    assert_eq!(world.disk.lock().unwrap().bundle, newer.certificates());
+}
+
+#[actix::test]
+async fn rejections_do_not_bring_a_crowded_server_more_tries() {
+    let world = world();
+    world.server.agent_ttl.set(Duration::from_hours(100));
+    world.pass(1).await;
+    let crowded = ServerError::Status {
+        call: "AttestAgent",
+        code: tonic::Code::ResourceExhausted,
+        message: "rate limit".into(),
+        reason: None,
+    };
+    world.server.fail(Call::Attest, crowded, usize::MAX);
+
+    for _ in 0..360 {
+        world.reject(AgentNotAttested).await;
+        world.pass(5).await;
+    }
+
+    let tries = world.server.count(Call::Attest);
+    assert!((5..=16).contains(&tries), "{tries} in half an hour");
+}
+
+#[actix::test]
+async fn an_svid_that_is_accepted_again_is_valid_whatever_becomes_of_the_attestation() {
+    let mut world = world();
+    world.pass(1).await;
+    world.server.attestation_takes.set(Duration::from_secs(60));
+    world.server.fail(Call::Attest, denied(), usize::MAX);
+
+    world.reject(AgentNotAttested).await;
+    world.pass(30).await;
+    world.accept().await;
+    world.pass(60).await;
+
+    assert!(world.exits.try_recv().is_err());
+    assert!(world.serial().is_some());
 }

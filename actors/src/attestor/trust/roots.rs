@@ -1,7 +1,6 @@
 //! The authorities of the Web PKI that this machine trusts: PEM files, found as Go and OpenSSL find them. They go to rustls and nowhere else.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use crate::attestor::node_file;
 use std::path::{Path, PathBuf};
 
 use rustls::RootCertStore;
@@ -99,20 +98,12 @@ fn add_directory(directory: &Path, roots: &mut RootCertStore) {
 }
 
 fn add_file(path: &Path, roots: &mut RootCertStore) {
-    let Ok(text) = read(path) else {
+    let Ok(text) = node_file::read(path, MAX_FILE_BYTES) else {
         return;
     };
     let found = CertificateDer::pem_slice_iter(&text).flatten();
     let room = MAX_ROOTS.saturating_sub(roots.len());
     roots.add_parsable_certificates(found.take(room));
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(path)?
-        .take(MAX_FILE_BYTES)
-        .read_to_end(&mut text)?;
-    Ok(text)
 }
 
 #[cfg(test)]

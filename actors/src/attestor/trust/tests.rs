@@ -3,11 +3,10 @@
 mod fetching;
 mod site;
 
-use std::time::Duration;
-
 use ring::digest::{SHA256, digest};
 
 use super::*;
+use crate::clock::Clock;
 use crate::svid::CertificateError;
 use crate::testing::certificates::Ca;
 use crate::testing::epoch;
@@ -307,7 +306,7 @@ fn a_failure_is_said_once_until_it_changes() {
 }
 
 #[tokio::test]
-async fn a_file_that_never_answers_holds_up_nobody_else() {
+async fn a_pipe_is_refused_and_takes_no_thread() {
     let files = Files::new();
     let fifo = files.0.path().join("fifo");
     rustix::fs::mknodat(
@@ -324,10 +323,28 @@ async fn a_file_that_never_answers_holds_up_nobody_else() {
     };
     let sources = sources(vec![file]);
 
-    let giving_up = authorities(&sources);
-    let outcome = tokio::time::timeout(Duration::from_millis(1), giving_up).await;
-    // Lets the reader go.
-    drop(std::fs::OpenOptions::new().write(true).open(&fifo));
+    for _ in 0..3 {
+        let error = authorities(&sources).await.unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+}
 
-    assert!(outcome.is_err());
+#[tokio::test]
+async fn a_file_that_never_answers_takes_one_thread_and_no_second() {
+    let busy = Arc::new(AtomicBool::new(true));
+    let trust_domain = TrustDomain::parse("domain.test").unwrap();
+
+    let read = file::read(
+        std::path::Path::new("/dead/bundle.pem"),
+        None,
+        &trust_domain,
+        &busy,
+    )
+    .await;
+
+    let error = read.unwrap_err().to_string();
+    assert!(
+        error.contains("an earlier try") && error.contains("/dead/bundle.pem"),
+        "{error}"
+    );
 }

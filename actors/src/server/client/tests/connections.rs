@@ -20,7 +20,7 @@ fn held_back(
     message: types::Bundle,
     held: &'static [usize],
     release: Arc<Notify>,
-) -> impl Fn(ServerCall) -> std::pin::Pin<Box<dyn Future<Output = Ending> + Send>> {
+) -> impl Fn(ServerCall) -> Pin<Box<dyn Future<Output = Ending> + Send>> {
     move |call| {
         let (message, release) = (message.clone(), Arc::clone(&release));
         Box::pin(async move {
