@@ -54,9 +54,7 @@ impl Decoder for Raw {
 pub(super) fn unary(wire: Wire, path: &'static str, request: Request<Bytes>) -> Answering<Bytes> {
     Box::pin(async move {
         let mut grpc = Grpc::new(wire);
-        grpc.ready()
-            .await
-            .map_err(|error| Status::from_error(error))?;
+        grpc.ready().await.map_err(Status::from_error)?;
         grpc.unary(request, PathAndQuery::from_static(path), Raw)
             .await
     })
@@ -70,9 +68,7 @@ pub(super) fn streaming(
 ) -> Answering<Streaming<Bytes>> {
     Box::pin(async move {
         let mut grpc = Grpc::new(wire);
-        grpc.ready()
-            .await
-            .map_err(|error| Status::from_error(error))?;
+        grpc.ready().await.map_err(Status::from_error)?;
         grpc.streaming(request, PathAndQuery::from_static(path), Raw)
             .await
     })

@@ -463,7 +463,7 @@ async fn a_bundle_that_came_during_an_attestation_is_not_lost_on_disk() {
         ]
         .concat(),
     );
-    world.server.attestation_takes.set(Duration::from_secs(60));
+    world.server.attestation_takes.set(Duration::from_mins(1));
     world.server.fail(Call::Bundle, unavailable(), usize::MAX);
 
     world.reject(AgentNotAttested).await;
@@ -502,7 +502,7 @@ async fn rejections_do_not_bring_a_crowded_server_more_tries() {
 async fn an_svid_that_is_accepted_again_is_valid_whatever_becomes_of_the_attestation() {
     let mut world = world();
     world.pass(1).await;
-    world.server.attestation_takes.set(Duration::from_secs(60));
+    world.server.attestation_takes.set(Duration::from_mins(1));
     world.server.fail(Call::Attest, denied(), usize::MAX);
 
     world.reject(AgentNotAttested).await;
