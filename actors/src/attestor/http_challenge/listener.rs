@@ -2,21 +2,13 @@
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::future::ready;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use rustix::io::Errno;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
@@ -27,7 +19,7 @@ const MAX_CONNECTIONS: usize = 16;
 const BACKLOG: u32 = 16;
 /// From the first byte of a request to the last of its answer; the server waits no longer than this.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
-/// Largest request head in bytes; also the least that hyper allows.
+/// Largest request head in bytes.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 /// Most header lines in a request.
 const MAX_HEADERS: usize = 32;
@@ -47,7 +39,7 @@ pub(super) struct Listener {
 struct Page {
     path: String,
     /// Not set before the server has asked.
-    content: OnceCell<Bytes>,
+    content: OnceCell<Vec<u8>>,
 }
 
 /// A task of the actors' thread that ends with its owner.
@@ -87,37 +79,32 @@ impl Listener {
     pub(super) fn publish(&self, nonce: String) -> Result<(), String> {
         self.page
             .content
-            .set(Bytes::from(nonce + "\n"))
+            .set((nonce + "\n").into_bytes())
             .map_err(|_| "there was one already".to_owned())
     }
 }
 
 impl Page {
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let content = self
-            .content
-            .get()
-            .filter(|_| request.uri().path() == self.path);
-        let Some(content) = content else {
-            return bare(StatusCode::NOT_FOUND);
-        };
-        if request.method() != Method::GET {
-            let mut refusal = bare(StatusCode::METHOD_NOT_ALLOWED);
-            let get = HeaderValue::from_static("GET");
-            refusal.headers_mut().insert(ALLOW, get);
-            return refusal;
+    /// The whole answer to a request for `target`, the path with or without a query.
+    fn answer(&self, method: &str, target: &str) -> Vec<u8> {
+        let path = target.split('?').next().unwrap_or_default();
+        match self.content.get().filter(|_| path == self.path) {
+            None => response("404 Not Found", "", b""),
+            Some(_) if method != "GET" => response("405 Method Not Allowed", "allow: GET\r\n", b""),
+            Some(content) => {
+                let header = "content-type: text/plain; charset=utf-8\r\n";
+                response("200 OK", header, content)
+            }
         }
-        let mut answer = Response::new(Full::new(content.clone()));
-        let text = HeaderValue::from_static("text/plain; charset=utf-8");
-        answer.headers_mut().insert(CONTENT_TYPE, text);
-        answer
     }
 }
 
-fn bare(status: StatusCode) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::default());
-    *response.status_mut() = status;
-    response
+fn response(status: &str, header: &str, content: &[u8]) -> Vec<u8> {
+    let length = content.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\n{header}content-length: {length}\r\nconnection: close\r\n\r\n"
+    );
+    [head.as_bytes(), content].concat()
 }
 
 /// IPv6 and IPv4 in one socket; IPv4 alone where the host has no IPv6.
@@ -169,18 +156,37 @@ async fn accept(listener: TcpListener, page: Rc<Page>) -> ! {
     }
 }
 
-async fn serve(stream: TcpStream, page: Rc<Page>) {
-    let service = service_fn(|request| ready(Ok::<_, Infallible>(page.answer(&request))));
-    let connection = http1::Builder::new()
-        .keep_alive(false)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .max_headers(MAX_HEADERS)
-        // The limit below is for all of it.
-        .header_read_timeout(None)
-        .serve_connection(TokioIo::new(stream), service);
-    match timeout(CONNECTION_LIMIT, connection).await {
+async fn serve(mut stream: TcpStream, page: Rc<Page>) {
+    match timeout(CONNECTION_LIMIT, exchange(&mut stream, &page)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a request for the challenge failed"),
         Err(_) => tracing::debug!("a request for the challenge took too long"),
     }
+}
+
+/// One request, one answer: hyper's server for this alone would cost more than the rest of the attestor.
+async fn exchange(stream: &mut TcpStream, page: &Page) -> io::Result<()> {
+    let mut head = Vec::new();
+    let answer = loop {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(&head) {
+            Ok(httparse::Status::Complete(_)) => {
+                let method = request.method.unwrap_or_default();
+                break page.answer(method, request.path.unwrap_or_default());
+            }
+            Ok(httparse::Status::Partial) if head.len() < MAX_HEAD_BYTES => {}
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+                break response("431 Request Header Fields Too Large", "", b"");
+            }
+            Err(_) => break response("400 Bad Request", "", b""),
+        }
+        let room = MAX_HEAD_BYTES.saturating_sub(head.len());
+        let mut limited = (&mut *stream).take(room as u64);
+        if limited.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+    };
+    stream.write_all(&answer).await?;
+    stream.shutdown().await
 }
