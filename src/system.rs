@@ -26,7 +26,7 @@ use actors::attestor::node::NodeAttestor;
 use actors::attestor::rebootstrap::{RebootstrapConfig, RebootstrapMode};
 use actors::attestor::trust::web::Web;
 use actors::attestor::trust::{BundleSources, PinnedSource};
-use actors::attestor::{Attestor, AttestorConfig, AttestorTools, Banned};
+use actors::attestor::{Attestor, AttestorConfig, AttestorTools, Banned, Settle};
 use actors::cache::{Cache, Forget, ReportMissing};
 use actors::clock::Clock;
 use actors::endpoint::sockets::{self, LocalListener};
@@ -54,7 +54,7 @@ pub(crate) const ACTOR_DIED: u8 = 70;
 /// Blocking threads: name resolution, the node's files, key generation. Hashing has threads of its own.
 const BLOCKING_THREADS: usize = 4;
 const BLOCKING_STACK_BYTES: usize = 512 * 1024;
-/// How long shutdown waits for the endpoint.
+/// How long shutdown waits for the endpoint and the attestor.
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(2500);
 
 /// What the agent takes from the machine beside its configuration.
@@ -108,6 +108,7 @@ async fn serve(config: &Config, log: &LogHandle, host: &Host) -> anyhow::Result<
 #[derive(Debug)]
 pub(crate) struct Agent {
     endpoint: Addr<Endpoint>,
+    attestor: Addr<Attestor>,
     exits: mpsc::UnboundedReceiver<Exit>,
     readiness: ReadinessReader,
     exit_if_unreachable_for: Option<Duration>,
@@ -125,10 +126,11 @@ impl Agent {
         let sources = bundle_sources(config, host.web.clone());
         let proxies = host.proxies.clone();
         let ways = (node, attestors, sources);
-        let (endpoint, readiness) =
+        let (endpoint, attestor, readiness) =
             start_actors(config, (sockets, proxies), ways, descriptor_limit, exit)?;
         Ok(Self {
             endpoint,
+            attestor,
             exits,
             readiness,
             exit_if_unreachable_for: config.edge.exit_if_unreachable_for,
@@ -150,7 +152,7 @@ impl Agent {
 
     /// Ends the agent in order.
     pub(crate) async fn stop(self) {
-        drain(&self.endpoint).await;
+        tokio::join!(drain(&self.endpoint), settle(&self.attestor));
     }
 }
 
@@ -194,7 +196,7 @@ fn start_actors(
     ),
     descriptor_limit: u64,
     exit: mpsc::UnboundedSender<Exit>,
-) -> anyhow::Result<(Addr<Endpoint>, ReadinessReader)> {
+) -> anyhow::Result<(Addr<Endpoint>, Addr<Attestor>, ReadinessReader)> {
     let trust_domain = TrustDomain::parse(&config.trust_domain)
         .map_err(|error| anyhow!("trust_domain {error}"))?;
     let clock = Clock::system();
@@ -292,7 +294,7 @@ fn start_actors(
     let attestor = Attestor::new(attestor_config, tools).start();
 
     close_cycles(&cache, &synchronizer, &attestor)?;
-    Ok((endpoint, readiness_reader))
+    Ok((endpoint, attestor, readiness_reader))
 }
 
 /// Returns once the server has been away for as long as the agent is to bear it; never without a limit (design D2).
@@ -428,6 +430,14 @@ async fn drain(endpoint: &Addr<Endpoint>) {
         Ok(Ok(_)) => {}
         Ok(Err(_)) => tracing::warn!("endpoint was gone already"),
         Err(_) => tracing::warn!("endpoint did not drain in time"),
+    }
+}
+
+/// An SVID that the server grants only once is not left on the way. An attestor that is gone has nothing to wait for.
+async fn settle(attestor: &Addr<Attestor>) {
+    let settled = tokio::time::timeout(SHUTDOWN_LIMIT, attestor.send(Settle)).await;
+    if settled.is_err() {
+        tracing::warn!("an attestation was under way and could not be waited for any longer");
     }
 }
 
