@@ -34,9 +34,10 @@ use actors::endpoint::{Drain, EndStreams, Endpoint, EndpointConfig, Services, So
 use actors::exit::Exit;
 use actors::proxy::Proxies;
 use actors::random::Random;
-use actors::readiness::{ReadinessReader, out_of_reach, readiness};
+use actors::readiness::{ReadinessWriter, out_of_reach, readiness};
 use actors::selectors::unix::{UnixAttestor, UnixConfig};
 use actors::selectors::{Selectors, WorkloadAttestor};
+use actors::server::ServerApi;
 use actors::server::client::{ClientConfig, ServerClient};
 use actors::spiffe_id::TrustDomain;
 use actors::store::{Store, StoreConfig, StoreHandle};
@@ -107,11 +108,18 @@ async fn serve(config: &Config, log: &LogHandle, host: &Host) -> anyhow::Result<
 /// An agent whose actors run.
 #[derive(Debug)]
 pub(crate) struct Agent {
+    started: Started,
+    exits: mpsc::UnboundedReceiver<Exit>,
+    exit_if_unreachable_for: Option<Duration>,
+}
+
+/// What the end of the agent has to do with.
+#[derive(Debug)]
+struct Started {
     endpoint: Addr<Endpoint>,
     attestor: Addr<Attestor>,
-    exits: mpsc::UnboundedReceiver<Exit>,
-    readiness: ReadinessReader,
-    exit_if_unreachable_for: Option<Duration>,
+    server: Rc<dyn ServerApi>,
+    readiness: ReadinessWriter,
 }
 
 impl Agent {
@@ -126,13 +134,10 @@ impl Agent {
         let sources = bundle_sources(config, host.web.clone());
         let proxies = host.proxies.clone();
         let ways = (node, attestors, sources);
-        let (endpoint, attestor, readiness) =
-            start_actors(config, (sockets, proxies), ways, descriptor_limit, exit)?;
+        let started = start_actors(config, (sockets, proxies), ways, descriptor_limit, exit)?;
         Ok(Self {
-            endpoint,
-            attestor,
+            started,
             exits,
-            readiness,
             exit_if_unreachable_for: config.edge.exit_if_unreachable_for,
         })
     }
@@ -146,13 +151,16 @@ impl Agent {
         let limit = self.exit_if_unreachable_for;
         tokio::select! {
             ended = signals.until_stopped(log, &mut self.exits) => ended,
-            exit = cut_off(self.readiness.clone(), limit) => Some(exit),
+            exit = cut_off(&self.started, limit) => Some(exit),
         }
     }
 
     /// Ends the agent in order.
     pub(crate) async fn stop(self) {
-        tokio::join!(drain(&self.endpoint), settle(&self.attestor));
+        let Started {
+            endpoint, attestor, ..
+        } = &self.started;
+        tokio::join!(drain(endpoint), settle(attestor));
     }
 }
 
@@ -196,7 +204,7 @@ fn start_actors(
     ),
     descriptor_limit: u64,
     exit: mpsc::UnboundedSender<Exit>,
-) -> anyhow::Result<(Addr<Endpoint>, Addr<Attestor>, ReadinessReader)> {
+) -> anyhow::Result<Started> {
     let trust_domain = TrustDomain::parse(&config.trust_domain)
         .map_err(|error| anyhow!("trust_domain {error}"))?;
     let clock = Clock::system();
@@ -231,7 +239,7 @@ fn start_actors(
         selectors: selectors.recipient(),
         cache: cache.clone().recipient(),
         facts: cache.clone().recipient(),
-        readiness: readiness_reader.clone(),
+        readiness: readiness_reader,
         credentials: credentials_reader.clone(),
         clock: clock.clone(),
     };
@@ -280,13 +288,13 @@ fn start_actors(
     };
     let tools = AttestorTools {
         node,
-        server,
+        server: Rc::clone(&server),
         store: StoreHandle::of(&store),
         synchronizer: synchronizer.clone().recipient(),
         cache: cache.clone().recipient(),
         banned: banned.recipient(),
         credentials,
-        readiness,
+        readiness: Arc::clone(&readiness),
         exit,
         clock,
         random,
@@ -294,15 +302,22 @@ fn start_actors(
     let attestor = Attestor::new(attestor_config, tools).start();
 
     close_cycles(&cache, &synchronizer, &attestor)?;
-    Ok((endpoint, attestor, readiness_reader))
+    Ok(Started {
+        endpoint,
+        attestor,
+        server,
+        readiness,
+    })
 }
 
 /// Returns once the server has been away for as long as the agent is to bear it; never without a limit (design D2).
-async fn cut_off(readiness: ReadinessReader, limit: Option<Duration>) -> Exit {
+async fn cut_off(started: &Started, limit: Option<Duration>) -> Exit {
     let Some(limit) = limit else {
         return std::future::pending().await;
     };
-    out_of_reach(readiness, limit, Clock::system()).await;
+    let ask = async || Rc::clone(&started.server).bundle().await.map(drop);
+    let readiness = Arc::clone(&started.readiness);
+    out_of_reach(readiness, limit, Clock::system(), ask).await;
     let limit = humantime::format_duration(limit);
     Exit {
         code: 1,
