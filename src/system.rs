@@ -26,7 +26,7 @@ use actors::attestor::node::NodeAttestor;
 use actors::attestor::rebootstrap::{RebootstrapConfig, RebootstrapMode};
 use actors::attestor::trust::web::Web;
 use actors::attestor::trust::{BundleSources, PinnedSource};
-use actors::attestor::{Attestor, AttestorConfig, AttestorTools, Banned};
+use actors::attestor::{Attestor, AttestorConfig, AttestorTools, Banned, Settle};
 use actors::cache::{Cache, Forget, ReportMissing};
 use actors::clock::Clock;
 use actors::endpoint::sockets::{self, LocalListener};
@@ -34,9 +34,10 @@ use actors::endpoint::{Drain, EndStreams, Endpoint, EndpointConfig, Services, So
 use actors::exit::Exit;
 use actors::proxy::Proxies;
 use actors::random::Random;
-use actors::readiness::{ReadinessReader, out_of_reach, readiness};
+use actors::readiness::{ReadinessWriter, out_of_reach, readiness};
 use actors::selectors::unix::{UnixAttestor, UnixConfig};
 use actors::selectors::{Selectors, WorkloadAttestor};
+use actors::server::ServerApi;
 use actors::server::client::{ClientConfig, ServerClient};
 use actors::spiffe_id::TrustDomain;
 use actors::store::{Store, StoreConfig, StoreHandle};
@@ -54,7 +55,7 @@ pub(crate) const ACTOR_DIED: u8 = 70;
 /// Blocking threads: name resolution, the node's files, key generation. Hashing has threads of its own.
 const BLOCKING_THREADS: usize = 4;
 const BLOCKING_STACK_BYTES: usize = 512 * 1024;
-/// How long shutdown waits for the endpoint.
+/// How long shutdown waits for the endpoint and the attestor.
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(2500);
 
 /// What the agent takes from the machine beside its configuration.
@@ -107,10 +108,18 @@ async fn serve(config: &Config, log: &LogHandle, host: &Host) -> anyhow::Result<
 /// An agent whose actors run.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    endpoint: Addr<Endpoint>,
+    started: Started,
     exits: mpsc::UnboundedReceiver<Exit>,
-    readiness: ReadinessReader,
     exit_if_unreachable_for: Option<Duration>,
+}
+
+/// What the end of the agent has to do with.
+#[derive(Debug)]
+struct Started {
+    endpoint: Addr<Endpoint>,
+    attestor: Addr<Attestor>,
+    server: Rc<dyn ServerApi>,
+    readiness: ReadinessWriter,
 }
 
 impl Agent {
@@ -125,12 +134,10 @@ impl Agent {
         let sources = bundle_sources(config, host.web.clone());
         let proxies = host.proxies.clone();
         let ways = (node, attestors, sources);
-        let (endpoint, readiness) =
-            start_actors(config, (sockets, proxies), ways, descriptor_limit, exit)?;
+        let started = start_actors(config, (sockets, proxies), ways, descriptor_limit, exit)?;
         Ok(Self {
-            endpoint,
+            started,
             exits,
-            readiness,
             exit_if_unreachable_for: config.edge.exit_if_unreachable_for,
         })
     }
@@ -144,13 +151,16 @@ impl Agent {
         let limit = self.exit_if_unreachable_for;
         tokio::select! {
             ended = signals.until_stopped(log, &mut self.exits) => ended,
-            exit = cut_off(self.readiness.clone(), limit) => Some(exit),
+            exit = cut_off(&self.started, limit) => Some(exit),
         }
     }
 
     /// Ends the agent in order.
     pub(crate) async fn stop(self) {
-        drain(&self.endpoint).await;
+        let Started {
+            endpoint, attestor, ..
+        } = &self.started;
+        tokio::join!(drain(endpoint), settle(attestor));
     }
 }
 
@@ -194,7 +204,7 @@ fn start_actors(
     ),
     descriptor_limit: u64,
     exit: mpsc::UnboundedSender<Exit>,
-) -> anyhow::Result<(Addr<Endpoint>, ReadinessReader)> {
+) -> anyhow::Result<Started> {
     let trust_domain = TrustDomain::parse(&config.trust_domain)
         .map_err(|error| anyhow!("trust_domain {error}"))?;
     let clock = Clock::system();
@@ -229,7 +239,7 @@ fn start_actors(
         selectors: selectors.recipient(),
         cache: cache.clone().recipient(),
         facts: cache.clone().recipient(),
-        readiness: readiness_reader.clone(),
+        readiness: readiness_reader,
         credentials: credentials_reader.clone(),
         clock: clock.clone(),
     };
@@ -278,13 +288,13 @@ fn start_actors(
     };
     let tools = AttestorTools {
         node,
-        server,
+        server: Rc::clone(&server),
         store: StoreHandle::of(&store),
         synchronizer: synchronizer.clone().recipient(),
         cache: cache.clone().recipient(),
         banned: banned.recipient(),
         credentials,
-        readiness,
+        readiness: Arc::clone(&readiness),
         exit,
         clock,
         random,
@@ -292,15 +302,22 @@ fn start_actors(
     let attestor = Attestor::new(attestor_config, tools).start();
 
     close_cycles(&cache, &synchronizer, &attestor)?;
-    Ok((endpoint, readiness_reader))
+    Ok(Started {
+        endpoint,
+        attestor,
+        server,
+        readiness,
+    })
 }
 
 /// Returns once the server has been away for as long as the agent is to bear it; never without a limit (design D2).
-async fn cut_off(readiness: ReadinessReader, limit: Option<Duration>) -> Exit {
+async fn cut_off(started: &Started, limit: Option<Duration>) -> Exit {
     let Some(limit) = limit else {
         return std::future::pending().await;
     };
-    out_of_reach(readiness, limit, Clock::system()).await;
+    let ask = async || Rc::clone(&started.server).bundle().await.map(drop);
+    let readiness = Arc::clone(&started.readiness);
+    out_of_reach(readiness, limit, Clock::system(), ask).await;
     let limit = humantime::format_duration(limit);
     Exit {
         code: 1,
@@ -428,6 +445,14 @@ async fn drain(endpoint: &Addr<Endpoint>) {
         Ok(Ok(_)) => {}
         Ok(Err(_)) => tracing::warn!("endpoint was gone already"),
         Err(_) => tracing::warn!("endpoint did not drain in time"),
+    }
+}
+
+/// An SVID that the server grants only once is not left on the way. An attestor that is gone has nothing to wait for.
+async fn settle(attestor: &Addr<Attestor>) {
+    let settled = tokio::time::timeout(SHUTDOWN_LIMIT, attestor.send(Settle)).await;
+    if settled.is_err() {
+        tracing::warn!("an attestation was under way and could not be waited for any longer");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Proves the node to the server and keeps the agent SVID fresh. Owns the way in, the agent keys and SVID, and the anchors that the server is
-//! verified by. Takes [`SvidRejected`], [`SvidAccepted`], [`ServerUnknown`] and [`TrustBundle`] from the synchronizer. Publishes credentials through a
-//! `watch`, tells the synchronizer [`Attested`]. Decisions are in [`lifecycle`], [`rebootstrap`] and [`arrival`].
+//! verified by. Takes [`SvidRejected`], [`SvidAccepted`], [`ServerUnknown`] and [`TrustBundle`] from the synchronizer, and [`Settle`] when the process
+//! ends. Publishes credentials through a `watch`, tells the synchronizer [`Attested`]. Decisions are in [`lifecycle`], [`rebootstrap`] and [`arrival`].
 
 pub mod arrival;
 mod attempt;
@@ -13,6 +13,7 @@ mod node_file;
 mod node_key;
 mod outcome;
 pub mod rebootstrap;
+mod settle;
 pub mod sshpop;
 mod start;
 pub mod trust;
@@ -27,6 +28,7 @@ use actix::{
     Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle,
     WrapFuture,
 };
+use tokio::sync::oneshot;
 
 use crate::bundle::Bundle;
 use crate::cache::LastEnd;
@@ -45,6 +47,8 @@ use lifecycle::{Rejections, Replacing, Retries, Way};
 use node::NodeAttestor;
 use rebootstrap::{Rebootstrap, RebootstrapConfig};
 use trust::{Asking, BundleSources, Fetching};
+
+pub use settle::Settle;
 
 /// Longest nap before a rotation: clocks step and machines are suspended.
 const MAX_NAP: Duration = Duration::from_mins(1);
@@ -126,6 +130,8 @@ pub struct Attestor {
     waiting_for_bundle: Option<Stored>,
     /// Boot time of the first failure to read the bundle file.
     bundle_missing_since: Option<Duration>,
+    /// Who waits for the last attempt, once the process is about to end.
+    settled: Option<oneshot::Sender<()>>,
     timer: Option<SpawnHandle>,
     write_timer: Option<SpawnHandle>,
     end_timer: Option<SpawnHandle>,
@@ -162,8 +168,11 @@ enum State {
     /// Waiting for the rotation instant, or for the next try.
     Waiting,
     /// An attestation or renewal is under way; credentials in use stay in use.
-    Attempting,
-    /// Banned or given up: the process is about to end.
+    Attempting {
+        /// The server does not grant it a second time.
+        is_irreplaceable: bool,
+    },
+    /// Banned, given up or told to stop: the process is about to end.
     Ended,
 }
 
@@ -256,6 +265,7 @@ impl Attestor {
             reserved_slot: None,
             waiting_for_bundle: None,
             bundle_missing_since: None,
+            settled: None,
             timer: None,
             write_timer: None,
             end_timer: None,
@@ -320,15 +330,18 @@ impl Attestor {
             let now = self.tools.clock.now();
             self.rejections.acted(now, &mut self.tools.random);
         }
-        self.state = State::Attempting;
         let way = self.way();
+        let may_attest_again = self.tools.node.may_attest_again();
+        self.state = State::Attempting {
+            is_irreplaceable: way == Way::Attest && !may_attest_again,
+        };
         let held_slot = self.held.as_ref().map(|held| held.slot);
         let attempt = Attempt {
             way,
             slot: lifecycle::free_slot(held_slot.or(self.reserved_slot)),
             pending_key: self.pending_key.take(),
             trust: self.trust(),
-            may_attest_again: self.tools.node.may_attest_again(),
+            may_attest_again,
             trust_domain: self.config.trust_domain.clone(),
             node: Rc::clone(&self.tools.node),
             server: Rc::clone(&self.tools.server),
@@ -351,6 +364,7 @@ impl Attestor {
                         Ok(granted) => this.granted(granted, begun_with.as_ref(), ctx),
                         Err(error) => this.failed(&error, way, ctx),
                     }
+                    this.settle();
                 }),
         );
     }
@@ -492,7 +506,7 @@ impl Handler<WriteAgain> for Attestor {
         match self.state {
             State::Waiting => self.save_svid(ctx),
             // What the attempt brings is stored by the attempt.
-            State::Attempting => self.write_again_later(ctx),
+            State::Attempting { .. } => self.write_again_later(ctx),
             State::Loading | State::Ended => {}
         }
     }

@@ -136,6 +136,24 @@ impl Bundle {
         )
     }
 
+    /// The same bundle with the X.509 authorities of another one after its own.
+    #[must_use]
+    pub fn with_authorities_of(&self, other: &Self) -> Self {
+        let mut authorities = self.x509_authorities.clone();
+        for authority in &other.x509_authorities {
+            let is_known = |known: &X509Authority| known.certificate == authority.certificate;
+            if !authorities.iter().any(is_known) {
+                authorities.push(authority.clone());
+            }
+        }
+        let marshalled = Self::new(self.trust_domain.clone(), authorities);
+        Self {
+            x509_authorities: marshalled.x509_authorities,
+            x509_der: marshalled.x509_der,
+            ..self.clone()
+        }
+    }
+
     /// Reads a bundle file in either format (node-side 1.1). Only X.509 authorities are taken; an empty result is an error.
     pub fn from_file_text(
         trust_domain: &TrustDomain,

@@ -23,6 +23,7 @@
 //! | [`Forget`](cache::Forget) | `Ban` | `Cache` | told command |
 //! | [`EndStreams`](endpoint::EndStreams) | `Ban` | `Endpoint` | told command |
 //! | [`Drain`](endpoint::Drain) | `system` | `Endpoint` | command |
+//! | [`Settle`](attestor::Settle) | `system` | `Attestor` | command |
 //! | [`ReportTo`](synchronizer::ReportTo) | `system` | `Synchronizer` | wiring |
 //! | [`ReportMissing`](cache::ReportMissing) | `system` | `Cache` | wiring |
 //! | `Wake`, `WriteAgain`, `LookForEnd`, `LookAgain` | `Attestor` | itself | timer, private |

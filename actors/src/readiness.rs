@@ -107,20 +107,36 @@ impl Readiness {
     }
 }
 
-/// Returns once the server has been out of reach for `limit` (`exit_if_unreachable_for`).
-pub async fn out_of_reach(mut reader: ReadinessReader, limit: Duration, clock: Clock) {
+/// Returns once the server has been out of reach for `limit` (`exit_if_unreachable_for`). An agent that has nothing to ask may not have asked
+/// for hours: `ask` is the last look before anything is concluded.
+pub async fn out_of_reach<Answer>(
+    readiness: ReadinessWriter,
+    limit: Duration,
+    clock: Clock,
+    ask: impl Fn() -> Answer,
+) where
+    Answer: Future<Output = Result<(), ServerError>>,
+{
+    let mut reader = readiness.subscribe();
+    let mut has_looked = false;
     loop {
         let since = reader.borrow_and_update().unreachable_since;
         let left = since.map(|since| limit.saturating_sub(clock.now().boot.saturating_sub(since)));
         if left == Some(Duration::ZERO) {
-            return;
+            if has_looked {
+                return;
+            }
+            let answer = ask().await;
+            let boot = clock.now().boot;
+            readiness.send_modify(|readiness| readiness.asked(answer.as_ref().copied(), boot));
+            has_looked = true;
+            continue;
         }
+        has_looked = false;
         // The grain of a timer is a millisecond; naps are short because a suspended machine counts, too.
         let nap = left.map_or(Duration::MAX, |left| left.min(MAX_NAP));
         tokio::select! {
-            changed = reader.changed() => if changed.is_err() {
-                std::future::pending::<()>().await;
-            },
+            _ = reader.changed() => {}
             () = tokio::time::sleep(nap.saturating_add(Duration::from_millis(1))), if left.is_some() => {}
         }
     }
@@ -150,9 +166,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_server_is_out_of_reach_from_the_first_failure_in_a_row_on() {
         let clock = Clock::virtual_from(epoch());
-        let (writer, reader) = readiness();
+        let (writer, _) = readiness();
         let limit = Duration::from_mins(10);
-        let gone = out_of_reach(reader, limit, clock.clone());
+        let ask = || std::future::ready(Err(unavailable()));
+        let gone = out_of_reach(Arc::clone(&writer), limit, clock.clone(), ask);
         let asked = |outcome: Result<(), ServerError>| {
             let boot = clock.now().boot;
             writer.send_modify(|readiness| readiness.asked(outcome.as_ref().copied(), boot));
@@ -177,6 +194,42 @@ mod tests {
 
         let elapsed = clock.now().boot.as_secs_f64() / 60.0;
         assert!((219.0..219.1).contains(&elapsed), "{elapsed}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_answers_when_it_is_asked_once_more_is_not_out_of_reach() {
+        let clock = Clock::virtual_from(epoch());
+        let (writer, reader) = readiness();
+        let limit = Duration::from_mins(10);
+        let asked = std::cell::Cell::new(0);
+        let ask = || {
+            asked.set(asked.get() + 1);
+            std::future::ready(if asked.get() == 1 {
+                Ok(())
+            } else {
+                Err(unavailable())
+            })
+        };
+        let gone = out_of_reach(Arc::clone(&writer), limit, clock.clone(), ask);
+        let fail = || {
+            let boot = clock.now().boot;
+            writer.send_modify(|readiness| readiness.asked(Err(&unavailable()), boot));
+        };
+        let story = async {
+            fail();
+            tokio::time::sleep(Duration::from_hours(1)).await;
+            assert_eq!(asked.get(), 1);
+            assert_eq!(reader.borrow().unreachable_since, None);
+            fail();
+            tokio::time::sleep(Duration::from_hours(1)).await;
+        };
+
+        tokio::select! {
+            () = gone => {}
+            () = story => panic!("never noticed"),
+        }
+
+        assert_eq!(asked.get(), 2);
     }
 
     #[test]

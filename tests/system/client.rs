@@ -48,6 +48,8 @@ pub(crate) struct Identity {
     pub(crate) serial: String,
     /// The public key, which is that of the private key in the message.
     pub(crate) key: Vec<u8>,
+    /// The authorities that vouch for it, DER.
+    pub(crate) bundle: Vec<u8>,
     pub(crate) not_after: SystemTime,
 }
 
@@ -136,6 +138,7 @@ impl Identity {
             path: id.path().to_owned(),
             serial: leaf.serial_hex(),
             key: leaf.public_key_der().to_vec(),
+            bundle: svid.bundle.to_vec(),
             not_after: leaf.not_after(),
         }
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use devserver::{Code, Fault, SignTwist, rpc};
 
+use tokio::time::Instant;
+
 use crate::client::{Stream, fetch_jwt};
 use crate::harness::{Agent, SOON, World, eventually, seconds, throughout};
 
@@ -77,6 +79,47 @@ fn streams_and_fetches_go_on_without_the_server_and_it_is_found_again() {
 
     wait_recovered(&world, &mut agent, &stream, SOON);
     assert_eq!(world.control.count(rpc::ATTEST_AGENT), 1);
+}
+
+#[test]
+fn d02_an_agent_that_is_to_end_without_the_server_ends_after_that_time_and_says_so() {
+    let limit = seconds(5);
+    let world = World::new();
+    world.entry("web");
+    let mut agent = world.agent();
+    agent.options.settings = "edge { exit_if_unreachable_for = \"5s\" }".to_owned();
+    agent.start_serving(&["/web"]);
+    throughout(limit + seconds(2), || {
+        assert!(agent.is_running(), "ended although the server answers");
+    });
+
+    world.control.stop();
+    let gone = Instant::now();
+    let code = agent.wait_ended(SOON);
+
+    assert_eq!(code, Some(1));
+    assert!(gone.elapsed() >= limit, "{:?}", gone.elapsed());
+    let reason = "server was out of reach for 5s (exit_if_unreachable_for)";
+    assert!(agent.log().contains(reason));
+    assert!(agent.has_stored_svid());
+}
+
+#[test]
+fn d02_one_failure_and_nothing_to_ask_for_days_is_no_server_that_is_gone() {
+    let world = World::new();
+    world.entry("web");
+    let mut agent = world.agent();
+    agent.options.settings = "edge { exit_if_unreachable_for = \"5s\" }".to_owned();
+    agent.options.sync_interval = "30d";
+    agent.start_serving(&["/web"]);
+
+    world.control.stop();
+    // The first tick comes within 5 s.
+    agent.wait_logged(FAILED, 1);
+    world.control.start();
+
+    throughout(seconds(9), || assert!(agent.is_running(), "ended early"));
+    assert_eq!(agent.log().matches(FAILED).count(), 1);
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! Ways in other than a node certificate.
 
 use std::fs;
+use std::time::Duration;
 
-use devserver::{KeyKind, rpc};
+use devserver::{Fault, KeyKind, rpc};
+
+use rustix::process::Signal;
 
 use crate::harness::{Agent, DOMAIN, SOON, World, eventually, seconds};
 
 /// Long enough for a test, in seconds.
-const TOKEN_TTL: i64 = 600;
+pub(crate) const TOKEN_TTL: i64 = 600;
 /// What the server says to a token that is not good any more.
 const SPENT: &str = "join token does not exist, has expired or was used";
 
 /// An agent that is given a token in the configuration.
-fn token_agent(world: &World, name: &str, token: &str) -> Agent {
+pub(crate) fn token_agent(world: &World, name: &str, token: &str) -> Agent {
     let mut agent = world.agent_of(name, KeyKind::EcP256);
     agent.options.way_in = Some("NodeAttestor \"join_token\" {}");
     agent.options.settings = format!("join_token = \"{token}\"");
@@ -88,6 +91,41 @@ fn a_restarted_token_agent_uses_what_is_stored_and_leaves_its_spent_token_alone(
     agent.start_serving(&["/web"]);
 
     assert_eq!(world.control.count(rpc::ATTEST_AGENT), 1);
+}
+
+#[test]
+fn a_stop_during_the_one_attestation_of_a_token_leaves_the_svid_on_disk() {
+    let world = World::new();
+    world.entry("web");
+    let delay = Fault::delay(rpc::ATTEST_AGENT, seconds(1));
+    world.control.add_fault(delay.times(1));
+    let mut agent = token_agent(&world, "node", &world.control.create_join_token(TOKEN_TTL));
+    agent.start();
+    assert!(world.control.wait_for_calls(rpc::ATTEST_AGENT, 1, SOON));
+    // Not a wait: the instant of the stop.
+    std::thread::sleep(Duration::from_millis(500));
+
+    let (code, took) = agent.stop_with(Signal::TERM);
+
+    assert_eq!(code, Some(0));
+    assert!(took < seconds(3), "{took:?}");
+    assert!(agent.has_stored_svid());
+    agent.start_serving(&["/web"]);
+    assert_eq!(world.control.count(rpc::ATTEST_AGENT), 1);
+}
+
+#[test]
+fn a_stop_during_an_attestation_that_is_never_answered_ends_in_time() {
+    let world = World::new();
+    world.control.add_fault(Fault::stall(rpc::ATTEST_AGENT));
+    let mut agent = token_agent(&world, "node", &world.control.create_join_token(TOKEN_TTL));
+    agent.start();
+    assert!(world.control.wait_for_calls(rpc::ATTEST_AGENT, 1, SOON));
+
+    let (code, took) = agent.stop_with(Signal::TERM);
+
+    assert_eq!(code, Some(0));
+    assert!(took < seconds(5), "{took:?}");
 }
 
 #[test]

@@ -252,7 +252,7 @@ impl Attestor {
                     this.end_timer = Some(ctx.notify_later(LookForEnd, nap));
                 }
                 // What is under way may still bring the agent in.
-                None if this.state == State::Attempting => {
+                None if matches!(this.state, State::Attempting { .. }) => {
                     this.end_timer = Some(ctx.notify_later(LookForEnd, Duration::from_secs(1)));
                 }
                 None => this.conclude(given_up, ctx),

@@ -23,6 +23,9 @@ impl Attestor {
         loaded: Result<StoredIdentity, StoreError>,
         ctx: &mut Context<Self>,
     ) {
+        if self.state == State::Ended {
+            return;
+        }
         let stored = match loaded {
             Ok(stored) => stored,
             Err(error) => return self.end(error.to_string(), ctx),
@@ -95,9 +98,14 @@ impl Attestor {
             let issued = svid.leaf().not_before();
             return self.adopt(svid, slot, reattestable, issued, ctx);
         }
-        self.state = State::Attempting;
+        self.state = State::Attempting {
+            is_irreplaceable: false,
+        };
         let asked = self.ask_sources();
         ctx.spawn(asked.into_actor(self).map(move |fetched, this, ctx| {
+            if this.state == State::Ended {
+                return;
+            }
             this.state = State::Waiting;
             match fetched {
                 Ok(ServerTrust::Bundle(bundle)) => {

@@ -29,6 +29,7 @@ use crate::testing::scripted_server::{
 mod giving_up;
 mod rebootstrapping;
 mod rows;
+mod stopping;
 
 /// A disk in memory that can be made to fail, and that remembers the order of writes.
 #[derive(Debug, Default)]

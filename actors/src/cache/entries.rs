@@ -14,7 +14,8 @@ use crate::selector::SelectorSet;
 use crate::spiffe_id::TrustDomain;
 use crate::svid::X509Svid;
 
-/// How often the server must refuse to sign for an entry before a caller's other identities are served without it.
+/// How often the server must refuse to sign for an entry before a caller's other identities are served without it, and before an SVID is let
+/// go that the newest bundle does not vouch for.
 const REFUSALS_BEFORE_SERVING_WITHOUT: u32 = 3;
 
 /// All entries, their SVIDs and the bundles.
@@ -36,6 +37,8 @@ struct Record {
     holding: Holding,
     /// Set while the SVID that is held is not valid yet.
     early: Option<Early>,
+    /// The own bundle before this one, while nothing else vouches for the SVID that is served.
+    vouching: Option<Arc<Bundle>>,
     /// Live subscriptions that match: such an entry is signed whatever the limit.
     subscriptions: usize,
     refusals: u32,
@@ -165,6 +168,7 @@ impl Entries {
                     entry,
                     holding: Holding::Missing,
                     early: None,
+                    vouching: None,
                     subscriptions: 0,
                     refusals: 0,
                 }
@@ -176,6 +180,7 @@ impl Entries {
                 }
                 Record {
                     early: old.early,
+                    vouching: old.vouching,
                     holding: old.holding.after_change(&old.entry, &entry),
                     entry,
                     subscriptions: old.subscriptions,
@@ -229,17 +234,26 @@ impl Entries {
         }
     }
 
-    /// SVIDs that lead to no authority of the own bundle any more are due at once; until then they are better than none.
+    /// SVIDs that lead to no authority of the own bundle any more are due at once. Until they are replaced their callers are told of the
+    /// authorities before as well: nobody is ever shown an SVID without what verifies it (design 4).
     fn replace_unverifiable(&mut self, own: &Bundle, now: SystemTime) {
+        let before = self.own_bundle().map(Arc::clone);
+        let is_unknown = |svid: &X509Svid| {
+            let at = now.max(svid.leaf().not_before());
+            own.verify(svid.chain(), at) == Err(VerifyError::UnknownAuthority)
+        };
         for record in self.records.values_mut() {
             if let Holding::Held { svid, .. } = &record.holding
-                && own.verify(svid.chain(), now.max(svid.leaf().not_before()))
-                    == Err(VerifyError::UnknownAuthority)
+                && is_unknown(svid)
             {
                 record.holding = Holding::Outdated {
                     svid: Arc::clone(svid),
                     entry: Arc::clone(&record.entry),
                 };
+            }
+            let known = record.vouching.take();
+            if record.served(now).is_some_and(|svid| is_unknown(svid)) {
+                record.vouching = known.or_else(|| before.clone());
             }
         }
     }
@@ -279,6 +293,9 @@ impl Entries {
             record.early = (svid.leaf().not_before() > now).then(|| Early {
                 before: record.served(now).map(Arc::clone),
             });
+            if record.early.is_none() {
+                record.vouching = None;
+            }
             record.holding = if record.entry.version == entry.version {
                 Holding::Held { svid, renewal }
             } else {
@@ -319,6 +336,7 @@ impl Entries {
             let begins = record.early.is_some() && svid.leaf().not_before() <= now;
             if begins {
                 record.early = None;
+                record.vouching = None;
             }
             let ends = svid.not_after() < now;
             if ends {
@@ -425,12 +443,19 @@ impl Entries {
         let matching = self.index.matching(selectors);
         let mut identities = Vec::with_capacity(matching.len());
         let (mut incomplete, mut expired) = (false, false);
+        let mut bundle = Arc::clone(bundle);
         for record in matching.iter().filter_map(|id| self.records.get(id)) {
             match record.standing(now) {
-                Standing::Valid(svid) => identities.push(Identity {
-                    entry: Arc::clone(record.told()),
-                    svid: Arc::clone(svid),
-                }),
+                Standing::Valid(_) if record.is_let_go() => {}
+                Standing::Valid(svid) => {
+                    identities.push(Identity {
+                        entry: Arc::clone(record.told()),
+                        svid: Arc::clone(svid),
+                    });
+                    if let Some(before) = &record.vouching {
+                        bundle = Arc::new(bundle.with_authorities_of(before));
+                    }
+                }
                 Standing::Pending => incomplete = true,
                 Standing::Expired => expired = true,
                 Standing::Refused => {}
@@ -462,7 +487,7 @@ impl Entries {
             .collect();
         View::Ready(Arc::new(WorkloadUpdate {
             identities,
-            bundle: Arc::clone(bundle),
+            bundle,
             federated,
         }))
     }
@@ -520,6 +545,11 @@ impl Record {
             | Holding::Missing
             | Holding::Expired { .. } => &self.entry,
         }
+    }
+
+    /// The server does not replace it, and does not stand by it either.
+    fn is_let_go(&self) -> bool {
+        self.vouching.is_some() && self.refusals >= REFUSALS_BEFORE_SERVING_WITHOUT
     }
 
     fn served(&self, now: SystemTime) -> Option<&Arc<X509Svid>> {

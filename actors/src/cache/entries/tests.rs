@@ -547,3 +547,99 @@ fn a_change_whose_certificate_is_refused_is_told_with_the_old_one() {
     assert!(changes.concern(&uid_selectors(1000)));
     assert!(!is_same(&first, &world.view(1000, None)));
 }
+
+/// The server has another CA from now on, and the bundle names no other.
+fn replace_ca(world: &mut World) {
+    world.ca = Ca::new(world.now);
+    let bundle = Arc::new(world.ca.bundle(TRUST_DOMAIN));
+    let now = world.now;
+    world.entries.apply_bundles(vec![bundle], now);
+}
+
+/// Fails if a caller is shown an SVID that the bundle beside it does not vouch for; gives the number of authorities.
+fn authorities(world: &World, uid: u32) -> usize {
+    let View::Ready(update) = world.view(uid, None) else {
+        panic!("nothing is served");
+    };
+    for identity in &update.identities {
+        let verdict = update.bundle.verify(identity.svid.chain(), world.now);
+        assert_eq!(verdict, Ok(()), "{}", identity.entry.id);
+    }
+    update.bundle.x509_authorities().len()
+}
+
+#[test]
+fn nobody_is_shown_an_svid_that_the_bundle_beside_it_does_not_vouch_for() {
+    let mut world = world(10);
+    let (a, b, other) = (entry("a", 1000), entry("b", 1000), entry("other", 1));
+    world.sync([a.clone(), b.clone(), other.clone()]);
+    for entry in [&a, &b, &other] {
+        world.sign(entry, minutes(60));
+    }
+    assert_eq!(authorities(&world, 1000), 1);
+
+    replace_ca(&mut world);
+    assert_eq!(world.ids(1000), ["a", "b"]);
+    assert_eq!(authorities(&world, 1000), 2);
+    assert_eq!(authorities(&world, 2), 1, "of no concern to others");
+    assert_eq!(world.due(), ["a", "b", "other"]);
+    world.sign(&a, minutes(60));
+    assert_eq!(authorities(&world, 1000), 2);
+    world.sign(&b, minutes(60));
+
+    assert_eq!(authorities(&world, 1000), 1);
+    assert_eq!(authorities(&world, 1), 2);
+    assert_eq!(world.due(), ["other"]);
+}
+
+#[test]
+fn a_bundle_that_changes_again_before_svids_are_replaced_leaves_none_without_its_authority() {
+    let mut world = world(10);
+    let a = entry("a", 1000);
+    world.sync([a.clone()]);
+    world.sign(&a, minutes(60));
+
+    replace_ca(&mut world);
+    replace_ca(&mut world);
+    assert_eq!(authorities(&world, 1000), 2);
+    world.sign(&a, minutes(60));
+
+    assert_eq!(authorities(&world, 1000), 1);
+}
+
+#[test]
+fn an_svid_of_the_future_from_a_new_authority_leaves_the_old_one_its_own_until_then() {
+    let mut world = world(10);
+    let a = entry("a", 1000);
+    world.sync([a.clone()]);
+    world.sign(&a, minutes(60));
+
+    replace_ca(&mut world);
+    let (signed, now) = (early(&world, &a), world.now);
+    let begins = signed.svid.leaf().not_before();
+    world.entries.install(vec![signed], now);
+    assert_eq!(authorities(&world, 1000), 2);
+    world.now = begins;
+    world.entries.age(begins);
+
+    assert_eq!(authorities(&world, 1000), 1);
+}
+
+#[test]
+fn an_svid_of_a_dropped_authority_that_the_server_will_not_replace_is_let_go() {
+    let mut world = world(10);
+    let (a, b) = (entry("a", 1000), entry("b", 1000));
+    world.sync([a.clone(), b.clone()]);
+    world.sign(&a, minutes(60));
+    world.sign(&b, minutes(60));
+    replace_ca(&mut world);
+    world.sign(&a, minutes(60));
+
+    for _ in 0..REFUSALS_BEFORE_SERVING_WITHOUT {
+        assert_eq!(world.ids(1000), ["a", "b"]);
+        world.entries.refused(std::slice::from_ref(&b.id));
+    }
+
+    assert_eq!(world.ids(1000), ["a"]);
+    assert_eq!(authorities(&world, 1000), 1);
+}
