@@ -1,9 +1,13 @@
-//! A bundle in a file.
+//! A bundle in a file, or in a pipe.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
 use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
 
 use super::{BundleSourceError, bundle_of};
 use crate::bundle::{Bundle, BundleFormat};
@@ -14,41 +18,60 @@ const MAX_BUNDLE_BYTES: u64 = 4 << 20;
 /// Time for reading it: a pipe or a dead network file system may never answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// What a path leads to.
+enum Opened {
+    /// The content of a file.
+    Text(Vec<u8>),
+    /// A pipe: whoever is to write into it may never come.
+    Pipe(File),
+}
+
 /// Reads the bundle, off the actors' thread.
 pub(super) async fn read(
     path: &Path,
     format: Option<BundleFormat>,
     trust_domain: &TrustDomain,
 ) -> Result<Bundle, BundleSourceError> {
-    let (file, owner): (PathBuf, TrustDomain) = (path.to_owned(), trust_domain.clone());
-    let reading = tokio::task::spawn_blocking(move || read_now(&file, format, &owner));
-    let late = || unreadable(path, &format_args!("no answer within {LIMIT:?}"));
-    match tokio::time::timeout(LIMIT, reading).await {
-        Ok(Ok(read)) => read,
-        Ok(Err(stopped)) => Err(unreadable(path, &stopped)),
-        Err(_) => Err(late()),
-    }
-}
-
-/// Reads the bundle here and now. Blocks.
-fn read_now(
-    path: &Path,
-    format: Option<BundleFormat>,
-    trust_domain: &TrustDomain,
-) -> Result<Bundle, BundleSourceError> {
-    let text = read_text(path).map_err(|error| unreadable(path, &error))?;
+    let text = tokio::time::timeout(LIMIT, read_text(path))
+        .await
+        .map_err(|_| unreadable(path, &format_args!("no answer within {LIMIT:?}")))?
+        .map_err(|error| unreadable(path, &error))?;
     bundle_of(trust_domain, &text, format).map_err(|reason| BundleSourceError::Unusable {
         path: path.display().to_string(),
         reason,
     })
 }
 
-fn read_text(path: &Path) -> io::Result<Vec<u8>> {
+async fn read_text(path: &Path) -> io::Result<Vec<u8>> {
+    let file = path.to_owned();
+    let opened = tokio::task::spawn_blocking(move || open(&file)).await;
+    match opened.map_err(io::Error::other)?? {
+        Opened::Text(text) => Ok(text),
+        // Not in a thread: it would be lost for as long as nobody writes.
+        Opened::Pipe(file) => {
+            let mut text = Vec::new();
+            pipe::Receiver::from_file(file)?
+                .take(MAX_BUNDLE_BYTES)
+                .read_to_end(&mut text)
+                .await?;
+            Ok(text)
+        }
+    }
+}
+
+/// Opens the file and reads it unless it is a pipe. Blocks, but never for a writer.
+fn open(path: &Path) -> io::Result<Opened> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        return Ok(Opened::Pipe(file));
+    }
     let mut text = Vec::new();
-    File::open(path)?
-        .take(MAX_BUNDLE_BYTES)
-        .read_to_end(&mut text)?;
-    Ok(text)
+    file.take(MAX_BUNDLE_BYTES).read_to_end(&mut text)?;
+    Ok(Opened::Text(text))
 }
 
 fn unreadable(path: &Path, reason: &dyn std::fmt::Display) -> BundleSourceError {
