@@ -122,6 +122,8 @@ pub struct Attestor {
     retry_at: Option<Duration>,
     /// The slot of a stored key that must not be overwritten, while nothing is held.
     reserved_slot: Option<KeySlot>,
+    /// A stored SVID, its slot and whether it renews by attesting: it waits for a bundle.
+    without_bundle: Option<(Arc<X509Svid>, KeySlot, bool)>,
     /// Boot time of the first failure to read the bundle file.
     bundle_missing_since: Option<Duration>,
     timer: Option<SpawnHandle>,
@@ -242,6 +244,7 @@ impl Attestor {
             alerts: 0,
             retry_at: None,
             reserved_slot: None,
+            without_bundle: None,
             bundle_missing_since: None,
             timer: None,
             write_timer: None,
@@ -460,7 +463,12 @@ impl Handler<Wake> for Attestor {
         }
         if self.until_attempt().is_none_or(|wait| wait.is_zero()) {
             self.retry_at = None;
-            self.attempt(ctx);
+            match self.without_bundle.take() {
+                Some((svid, slot, reattestable)) if svid.not_after() > self.tools.clock.wall() => {
+                    self.use_stored(svid, slot, reattestable, ctx);
+                }
+                Some(_) | None => self.attempt(ctx),
+            }
         } else {
             self.arm(ctx);
         }

@@ -77,7 +77,8 @@ impl Attestor {
     }
 
     /// A warm start. A stored SVID without a stored bundle needs one from the sources: an identity is never shown to an unverified server.
-    fn use_stored(
+    /// Until there is one the SVID waits: a token that has been shown already brings no other.
+    pub(super) fn use_stored(
         &mut self,
         svid: Arc<X509Svid>,
         slot: KeySlot,
@@ -104,6 +105,7 @@ impl Attestor {
                 }
                 Err(error) => {
                     this.reserved_slot = Some(slot);
+                    this.without_bundle = Some((svid, slot, reattestable));
                     this.no_bundle(&error, ctx);
                 }
             }

@@ -306,7 +306,7 @@ fn a_failure_is_said_once_until_it_changes() {
     }
 }
 
-fn pipe_in(files: &Files) -> std::path::PathBuf {
+fn pipe_in(files: &Files) -> PathBuf {
     let path = files.0.path().join("pipe");
     let kind = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o600.into(), 0).unwrap();
