@@ -37,7 +37,7 @@ use crate::random::Random;
 use crate::readiness::{ReadinessWriter, Trouble};
 use crate::server::{Disposition, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
-use crate::store::{BootstrapState, KeySlot, LoadIdentity, StoreHandle};
+use crate::store::{BootstrapState, KeySlot, LoadIdentity, StoreHandle, StoredIdentity};
 use crate::svid::X509Svid;
 use crate::synchronizer::Attested;
 use attempt::{Attempt, PendingKey};
@@ -122,8 +122,8 @@ pub struct Attestor {
     retry_at: Option<Duration>,
     /// The slot of a stored key that must not be overwritten, while nothing is held.
     reserved_slot: Option<KeySlot>,
-    /// A stored SVID, its slot and whether it renews by attesting: it waits for a bundle.
-    without_bundle: Option<(Arc<X509Svid>, KeySlot, bool)>,
+    /// What is on disk, while nothing is held: once there is a bundle, or the clock is set, it may be of use.
+    stored: Option<StoredIdentity>,
     /// Boot time of the first failure to read the bundle file.
     bundle_missing_since: Option<Duration>,
     timer: Option<SpawnHandle>,
@@ -244,7 +244,7 @@ impl Attestor {
             alerts: 0,
             retry_at: None,
             reserved_slot: None,
-            without_bundle: None,
+            stored: None,
             bundle_missing_since: None,
             timer: None,
             write_timer: None,
@@ -463,11 +463,11 @@ impl Handler<Wake> for Attestor {
         }
         if self.until_attempt().is_none_or(|wait| wait.is_zero()) {
             self.retry_at = None;
-            match self.without_bundle.take() {
-                Some((svid, slot, reattestable)) if svid.not_after() > self.tools.clock.wall() => {
+            match self.usable_by_now() {
+                Some((svid, slot, reattestable)) => {
                     self.use_stored(svid, slot, reattestable, ctx);
                 }
-                Some(_) | None => self.attempt(ctx),
+                None => self.attempt(ctx),
             }
         } else {
             self.arm(ctx);

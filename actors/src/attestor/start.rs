@@ -46,6 +46,7 @@ impl Attestor {
         if let Some(reason) = self.rebootstrap.refuses(may_attest) {
             return self.end(reason.into(), ctx);
         }
+        self.stored = Some(stored);
         match found {
             Start::Warm {
                 svid,
@@ -76,8 +77,22 @@ impl Attestor {
         self.retry_after(delay, ctx);
     }
 
+    /// The stored SVID, its slot and whether it renews by attesting, if nothing is held and it could be. A token that has been shown already
+    /// brings no other.
+    pub(super) fn usable_by_now(&self) -> Option<(Arc<X509Svid>, KeySlot, bool)> {
+        let stored = self.stored.as_ref()?;
+        let now = self.tools.clock.wall();
+        match lifecycle::at_start(stored, &self.config.trust_domain, now) {
+            Start::Warm {
+                svid,
+                slot,
+                reattestable,
+            } => Some((svid, slot, reattestable)),
+            Start::Cold { .. } => None,
+        }
+    }
+
     /// A warm start. A stored SVID without a stored bundle needs one from the sources: an identity is never shown to an unverified server.
-    /// Until there is one the SVID waits: a token that has been shown already brings no other.
     pub(super) fn use_stored(
         &mut self,
         svid: Arc<X509Svid>,
@@ -105,7 +120,6 @@ impl Attestor {
                 }
                 Err(error) => {
                     this.reserved_slot = Some(slot);
-                    this.without_bundle = Some((svid, slot, reattestable));
                     this.no_bundle(&error, ctx);
                 }
             }
@@ -144,6 +158,7 @@ impl Attestor {
                 .rotation(rotation.at, svid.leaf(), reattestable),
             since: now.boot,
         });
+        self.stored = None;
         self.is_rejected = false;
         self.alerts = 0;
         self.take_heart(ctx);
