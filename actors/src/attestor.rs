@@ -39,7 +39,7 @@ use crate::random::Random;
 use crate::readiness::{ReadinessWriter, Trouble};
 use crate::server::{Disposition, ServerApi, ServerError};
 use crate::spiffe_id::TrustDomain;
-use crate::store::{BootstrapState, KeySlot, LoadIdentity, StoreHandle};
+use crate::store::{BootstrapState, KeySlot, LoadIdentity, StoreHandle, StoredIdentity};
 use crate::svid::X509Svid;
 use crate::synchronizer::Attested;
 use attempt::{Attempt, PendingKey};
@@ -126,8 +126,8 @@ pub struct Attestor {
     retry_at: Option<Duration>,
     /// The slot of a stored key that must not be overwritten, while nothing is held.
     reserved_slot: Option<KeySlot>,
-    /// A stored SVID that waits for a bundle: it is used before anything is attested.
-    waiting_for_bundle: Option<Stored>,
+    /// What is on disk, while nothing is held: once there is a bundle, or the clock is set, it may be of use.
+    stored: Option<StoredIdentity>,
     /// Boot time of the first failure to read the bundle file.
     bundle_missing_since: Option<Duration>,
     /// Who waits for the last attempt, once the process is about to end.
@@ -150,14 +150,6 @@ struct Held {
     rotate_at: SystemTime,
     /// Boot time of that.
     since: Duration,
-}
-
-/// A valid SVID of an earlier process.
-#[derive(Debug, Clone)]
-struct Stored {
-    svid: Arc<X509Svid>,
-    slot: KeySlot,
-    reattestable: bool,
 }
 
 /// What the attestor is doing.
@@ -263,7 +255,7 @@ impl Attestor {
             alerts: 0,
             retry_at: None,
             reserved_slot: None,
-            waiting_for_bundle: None,
+            stored: None,
             bundle_missing_since: None,
             settled: None,
             timer: None,
@@ -488,8 +480,10 @@ impl Handler<Wake> for Attestor {
         }
         if self.until_attempt().is_none_or(|wait| wait.is_zero()) {
             self.retry_at = None;
-            match self.waiting_for_bundle.take() {
-                Some(stored) => self.use_stored(stored, ctx),
+            match self.usable_by_now() {
+                Some((svid, slot, reattestable)) => {
+                    self.use_stored(svid, slot, reattestable, ctx);
+                }
                 None => self.attempt(ctx),
             }
         } else {

@@ -122,6 +122,12 @@ pub enum StoreError {
         /// The operating system's words.
         reason: String,
     },
+    /// The file is larger than any state of an agent.
+    #[error("{path} is larger than 16 MiB")]
+    TooLarge {
+        /// The file.
+        path: String,
+    },
     /// The directory or file is not safe to use.
     #[error("{path} {problem}")]
     Unsafe {

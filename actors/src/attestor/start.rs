@@ -8,7 +8,7 @@ use actix::{ActorFutureExt, AsyncContext, Context, WrapFuture};
 use super::lifecycle::{self, Start};
 use super::rebootstrap::Rebootstrap;
 use super::trust::BundleSourceError;
-use super::{ALERTS_BELIEVED, Attestor, Held, State, Stored};
+use super::{ALERTS_BELIEVED, Attestor, Held, State};
 use crate::bundle::Bundle;
 use crate::credentials::{Credentials, ServerTrust};
 use crate::readiness::Trouble;
@@ -49,6 +49,7 @@ impl Attestor {
         if let Some(reason) = self.rebootstrap.refuses(may_attest) {
             return self.end(reason.into(), ctx);
         }
+        self.stored = Some(stored);
         match found {
             Start::Warm {
                 svid,
@@ -56,12 +57,7 @@ impl Attestor {
                 reattestable,
             } => {
                 tracing::info!(spiffe_id = %svid.id, "SVID loaded");
-                let stored = Stored {
-                    svid,
-                    slot,
-                    reattestable,
-                };
-                self.use_stored(stored, ctx);
+                self.use_stored(svid, slot, reattestable, ctx);
             }
             Start::Cold { why, slot } => {
                 tracing::info!(reason = why, "SVID is not found. Starting node attestation");
@@ -84,16 +80,29 @@ impl Attestor {
         self.retry_after(delay, ctx);
     }
 
-    /// A warm start. A stored SVID without a stored bundle needs one from the sources: an identity is never shown to an unverified server.
-    pub(super) fn use_stored(&mut self, stored: Stored, ctx: &mut Context<Self>) {
-        let Stored {
-            svid,
-            slot,
-            reattestable,
-        } = stored.clone();
-        if svid.not_after() <= self.tools.clock.wall() {
-            return self.attempt(ctx);
+    /// The stored SVID, its slot and whether it renews by attesting, if nothing is held and it could be. A token that has been shown already
+    /// brings no other.
+    pub(super) fn usable_by_now(&self) -> Option<(Arc<X509Svid>, KeySlot, bool)> {
+        let stored = self.stored.as_ref()?;
+        let now = self.tools.clock.wall();
+        match lifecycle::at_start(stored, &self.config.trust_domain, now) {
+            Start::Warm {
+                svid,
+                slot,
+                reattestable,
+            } => Some((svid, slot, reattestable)),
+            Start::Cold { .. } => None,
         }
+    }
+
+    /// A warm start. A stored SVID without a stored bundle needs one from the sources: an identity is never shown to an unverified server.
+    pub(super) fn use_stored(
+        &mut self,
+        svid: Arc<X509Svid>,
+        slot: KeySlot,
+        reattestable: bool,
+        ctx: &mut Context<Self>,
+    ) {
         if self.bundle.is_some() {
             let issued = svid.leaf().not_before();
             return self.adopt(svid, slot, reattestable, issued, ctx);
@@ -119,7 +128,6 @@ impl Attestor {
                 }
                 Err(error) => {
                     this.reserved_slot = Some(slot);
-                    this.waiting_for_bundle = Some(stored);
                     this.no_bundle(&error, ctx);
                 }
             }
@@ -160,6 +168,7 @@ impl Attestor {
                 .rotation(rotation.at, svid.leaf(), reattestable),
             since: now.boot,
         });
+        self.stored = None;
         self.is_rejected = false;
         self.alerts = 0;
         self.bundle_missing_since = None;

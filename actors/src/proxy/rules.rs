@@ -11,7 +11,7 @@ use super::{Authorization, Proxy};
 /// Port of a proxy whose URL has none.
 const DEFAULT_PORT: u16 = 80;
 /// Schemes that are known and not spoken; no other text of a URL is repeated in an error.
-const OTHER_SCHEMES: [&str; 4] = ["https", "socks5", "socks5h", "socks4"];
+const OTHER_SCHEMES: [&str; 3] = ["socks5", "socks5h", "socks4"];
 
 /// Hosts that are reached without a proxy: `NO_PROXY`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,11 +39,13 @@ pub(super) struct Head {
     bytes: Vec<u8>,
 }
 
-/// Reads a proxy's URL; the scheme may be missing (golang.org/x/net/http/httpproxy). The error names no part of it.
+/// Reads a proxy's URL; the scheme may be missing (golang.org/x/net/http/httpproxy). One of https is asked without TLS, as grpc-go does, but
+/// gets no credentials that way. The error names no part of the URL.
 pub(super) fn proxy(url: &str) -> Result<Proxy, String> {
-    let rest = match url.split_once("://") {
-        None => url,
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+    let (may_prove, rest) = match url.split_once("://") {
+        None => (true, url),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (true, rest),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (false, rest),
         Some((scheme, _)) => {
             let scheme = scheme.to_ascii_lowercase();
             return Err(if OTHER_SCHEMES.contains(&scheme.as_str()) {
@@ -60,6 +62,9 @@ pub(super) fn proxy(url: &str) -> Result<Proxy, String> {
         Some((user, host)) => (Some(user), host),
         None => (None, authority),
     };
+    if user.is_some() && !may_prove {
+        return Err("its scheme is https, but it is asked without TLS, which would show its credentials to everybody: use http://, or none".to_owned());
+    }
     let (host, port) = host_and_port(host)?;
     Ok(Proxy {
         host,

@@ -386,9 +386,8 @@ fn refuse_odd_file(path: &Path, stat: Stat) -> Result<(), StoreError> {
 }
 
 fn too_large(path: &Path) -> StoreError {
-    StoreError::Unsafe {
+    StoreError::TooLarge {
         path: path.display().to_string(),
-        problem: "is larger than 16 MiB",
     }
 }
 

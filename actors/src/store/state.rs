@@ -227,13 +227,15 @@ fn read<T: Default, F: FileSystem>(
     stamp: &str,
     set_aside: &mut Vec<SetAside>,
 ) -> Result<(T, OnDisk), StoreError> {
-    let Some(text) = directory.read(name)? else {
-        return Ok((T::default(), OnDisk::default()));
-    };
-    let reason = match decode(&text.bytes) {
-        Ok(content) if text.is_durable => return Ok((content, OnDisk::of(&text.bytes))),
-        Ok(content) => return Ok((content, OnDisk::default())),
-        Err(error) => error.to_string(),
+    let reason = match directory.read(name) {
+        Ok(None) => return Ok((T::default(), OnDisk::default())),
+        Ok(Some(text)) => match decode(&text.bytes) {
+            Ok(content) if text.is_durable => return Ok((content, OnDisk::of(&text.bytes))),
+            Ok(content) => return Ok((content, OnDisk::default())),
+            Err(error) => error.to_string(),
+        },
+        Err(error @ StoreError::TooLarge { .. }) => error.to_string(),
+        Err(error) => return Err(error),
     };
     let path = directory.path().join(name);
     let kept_as = directory.set_aside(name, stamp)?;

@@ -405,19 +405,21 @@ fn odd_things_at_a_state_files_name_are_refused_by_name_and_not_touched() {
 }
 
 #[test]
-fn a_file_without_end_is_refused() {
+fn a_file_without_end_is_set_aside_unread() {
     let room = Room::with_directories();
     let file = fs::File::create(room.data()).unwrap();
-    file.set_len(u64::try_from(disk::MAX_FILE_BYTES).unwrap() + 1)
-        .unwrap();
+    let size = u64::try_from(disk::MAX_FILE_BYTES).unwrap() + 1;
+    file.set_len(size).unwrap();
 
-    let error = room.load().map(|_| ()).unwrap_err();
+    let (_, set_aside) = room.load().unwrap();
 
-    assert_eq!(
-        error.to_string(),
-        format!("{} is larger than 16 MiB", room.data().display())
-    );
-    assert!(room.data().exists());
+    let [file] = set_aside.as_slice() else {
+        panic!("one file is set aside: {set_aside:?}")
+    };
+    let reason = format!("{} is larger than 16 MiB", room.data().display());
+    assert_eq!((&file.path, &file.reason), (&room.data(), &reason));
+    assert_eq!(fs::metadata(&file.kept_as).unwrap().len(), size);
+    assert!(!room.data().exists());
 }
 
 #[test]

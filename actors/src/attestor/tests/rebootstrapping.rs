@@ -313,3 +313,34 @@ async fn a_cold_start_with_the_bundle_of_a_lost_server_starts_over_too() {
 
     assert!(world.serial().is_some() && world.trusts_the_server());
 }
+
+#[actix::test]
+async fn a_stored_svid_without_a_bundle_waits_for_one_and_shows_no_token_again() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    let source = Source::of(&server);
+    std::fs::remove_file(source.path()).unwrap();
+    let svid = Ca::new(clock.wall()).svid(
+        "spiffe://domain.test/spire/agent/join_token/spent",
+        clock.wall(),
+        clock.wall() + Duration::from_hours(1),
+    );
+    let disk = Disk {
+        chain: svid.chain().to_vec(),
+        keys: BTreeMap::from([(KeySlot::B, Arc::clone(&svid.key))]),
+        ..Disk::default()
+    };
+    let setup = Setup {
+        node: Rc::new(OneTimeNode),
+        ..source.setup(RebootstrapMode::Never)
+    };
+
+    let world = start_with(setup, clock, server, disk);
+    world.pass(20).await;
+    assert_eq!(world.serial(), None);
+    source.update(&world.server);
+    world.pass(30).await;
+
+    assert_eq!(world.server.count(Call::Attest), 0);
+    assert_eq!(world.serial(), Some(svid.leaf().serial_hex()));
+}

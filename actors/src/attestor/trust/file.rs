@@ -1,9 +1,16 @@
-//! A bundle in a file.
+//! A bundle in a file, or in a pipe.
 
-use std::path::{Path, PathBuf};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+use zeroize::Zeroizing;
 
 use super::{BundleSourceError, bundle_of};
 use crate::attestor::node_file;
@@ -15,6 +22,14 @@ const MAX_BUNDLE_BYTES: u64 = 4 << 20;
 /// Time for reading it: a dead network file system may never answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// What a path leads to.
+enum Opened {
+    /// The content of a file.
+    Text(Zeroizing<Vec<u8>>),
+    /// A pipe: whoever is to write into it may never come.
+    Pipe(File),
+}
+
 /// Reads the bundle, off the actors' thread. `busy` keeps a file that never answers from taking one thread after the other.
 pub(super) async fn read(
     path: &Path,
@@ -22,35 +37,52 @@ pub(super) async fn read(
     trust_domain: &TrustDomain,
     busy: &Arc<AtomicBool>,
 ) -> Result<Bundle, BundleSourceError> {
-    if busy.swap(true, Ordering::AcqRel) {
-        return Err(unreadable(path, &"an earlier try to read it has not ended"));
-    }
-    let ended = Arc::clone(busy);
-    let (file, owner): (PathBuf, TrustDomain) = (path.to_owned(), trust_domain.clone());
-    let reading = tokio::task::spawn_blocking(move || {
-        let read = read_now(&file, format, &owner);
-        ended.store(false, Ordering::Release);
-        read
-    });
-    let late = || unreadable(path, &format_args!("no answer within {LIMIT:?}"));
-    match tokio::time::timeout(LIMIT, reading).await {
-        Ok(Ok(read)) => read,
-        Ok(Err(stopped)) => Err(unreadable(path, &stopped)),
-        Err(_) => Err(late()),
-    }
-}
-
-/// Reads the bundle here and now. Blocks.
-fn read_now(
-    path: &Path,
-    format: Option<BundleFormat>,
-    trust_domain: &TrustDomain,
-) -> Result<Bundle, BundleSourceError> {
-    let text = node_file::read(path, MAX_BUNDLE_BYTES).map_err(|error| unreadable(path, &error))?;
+    let text = tokio::time::timeout(LIMIT, read_text(path, busy))
+        .await
+        .map_err(|_| unreadable(path, &format_args!("no answer within {LIMIT:?}")))?
+        .map_err(|error| unreadable(path, &error))?;
     bundle_of(trust_domain, &text, format).map_err(|reason| BundleSourceError::Unusable {
         path: path.display().to_string(),
         reason,
     })
+}
+
+async fn read_text(path: &Path, busy: &Arc<AtomicBool>) -> io::Result<Zeroizing<Vec<u8>>> {
+    if busy.swap(true, Ordering::AcqRel) {
+        return Err(io::Error::other("an earlier try to read it has not ended"));
+    }
+    let (file, ended) = (path.to_owned(), Arc::clone(busy));
+    let opened = tokio::task::spawn_blocking(move || {
+        let opened = open(&file);
+        ended.store(false, Ordering::Release);
+        opened
+    });
+    match opened.await.map_err(io::Error::other)?? {
+        Opened::Text(text) => Ok(text),
+        // Not in a thread: it would be lost for as long as nobody writes.
+        Opened::Pipe(file) => {
+            let mut text = Zeroizing::default();
+            pipe::Receiver::from_file(file)?
+                .take(MAX_BUNDLE_BYTES)
+                .read_to_end(&mut text)
+                .await?;
+            Ok(text)
+        }
+    }
+}
+
+/// Opens the file and reads it unless it is a pipe. Blocks, but never for a writer.
+fn open(path: &Path) -> io::Result<Opened> {
+    if std::fs::metadata(path)?.file_type().is_fifo() {
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        return options
+            .read(true)
+            .custom_flags(flags)
+            .open(path)
+            .map(Opened::Pipe);
+    }
+    node_file::read(path, MAX_BUNDLE_BYTES).map(Opened::Text)
 }
 
 fn unreadable(path: &Path, reason: &dyn std::fmt::Display) -> BundleSourceError {

@@ -12,6 +12,7 @@ use crate::testing::certificates::Ca;
 use crate::testing::epoch;
 use crate::workload_api::fake::{Fake, Reply};
 use site::{Site, document};
+use std::time::Duration;
 
 fn domain() -> TrustDomain {
     TrustDomain::parse("domain.test").unwrap()
@@ -306,30 +307,6 @@ fn a_failure_is_said_once_until_it_changes() {
 }
 
 #[tokio::test]
-async fn a_pipe_is_refused_and_takes_no_thread() {
-    let files = Files::new();
-    let fifo = files.0.path().join("fifo");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &fifo,
-        rustix::fs::FileType::Fifo,
-        0o600.into(),
-        0,
-    )
-    .unwrap();
-    let file = BundleSource::File {
-        path: fifo.clone(),
-        format: None,
-    };
-    let sources = sources(vec![file]);
-
-    for _ in 0..3 {
-        let error = authorities(&sources).await.unwrap_err().to_string();
-        assert!(error.contains("not a regular file"), "{error}");
-    }
-}
-
-#[tokio::test]
 async fn a_file_that_never_answers_takes_one_thread_and_no_second() {
     let busy = Arc::new(AtomicBool::new(true));
     let trust_domain = TrustDomain::parse("domain.test").unwrap();
@@ -347,4 +324,55 @@ async fn a_file_that_never_answers_takes_one_thread_and_no_second() {
         error.contains("an earlier try") && error.contains("/dead/bundle.pem"),
         "{error}"
     );
+}
+
+fn pipe_in(files: &Files) -> PathBuf {
+    let path = files.0.path().join("pipe");
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o600.into(), 0).unwrap();
+    path
+}
+
+#[test]
+fn a_pipe_that_nobody_writes_into_costs_no_thread() {
+    let files = Files::new();
+    let ca = Ca::new(epoch());
+    let good = files.source("good", &ca.certificate().to_pem(), None);
+    let pipe = pipe_in(&files);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+
+    let outcome = runtime.block_on(async {
+        let path = pipe.clone();
+        let silent = sources(vec![BundleSource::File { path, format: None }]);
+        let reading = authorities(&silent);
+        let given_up = tokio::time::timeout(Duration::from_millis(50), reading).await;
+        assert!(given_up.is_err());
+        let good = sources(vec![good]);
+        tokio::time::timeout(Duration::from_secs(5), authorities(&good)).await
+    });
+    // Lets a thread go that waits for a writer after all.
+    let mut writer = std::fs::OpenOptions::new();
+    drop(writer.read(true).write(true).open(&pipe));
+
+    assert!(matches!(outcome, Ok(Ok(_))), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_bundle_is_read_from_a_pipe() {
+    let (files, ca) = (Files::new(), Ca::new(epoch()));
+    let pem = ca.certificate().to_pem();
+    let path = pipe_in(&files);
+    let writing = std::thread::spawn({
+        let path = path.clone();
+        move || std::fs::write(path, pem)
+    });
+
+    let read = authorities(&sources(vec![BundleSource::File { path, format: None }])).await;
+
+    writing.join().unwrap().unwrap();
+    assert_eq!(read, Ok(vec![der(&ca)]));
 }

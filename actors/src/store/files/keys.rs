@@ -30,17 +30,29 @@ impl KeySlot {
     }
 }
 
-/// Reads the text of `keys.json`. Keys of other names are passed over: the agent has no use for them.
+/// Reads the text of `keys.json`. Keys of other names are passed over: the agent has no use for them. So is a damaged one beside a good one,
+/// which may be that of the SVID; where all are damaged the text is of no use.
 pub fn decode_keys(text: &[u8]) -> Result<Keys, FileError> {
-    let mut keys = Keys::new();
+    let (mut keys, mut damaged) = (Keys::new(), None);
     for (slot, der) in decode_key_texts(text)? {
-        let key = PrivateKey::from_pkcs8(&der).map_err(|error| FileError::Key {
-            id: slot.id(),
-            reason: error.to_string(),
-        })?;
-        keys.insert(slot, Arc::new(key));
+        match PrivateKey::from_pkcs8(&der) {
+            Ok(key) => drop(keys.insert(slot, Arc::new(key))),
+            Err(error) => {
+                damaged = Some(FileError::Key {
+                    id: slot.id(),
+                    reason: error.to_string(),
+                });
+            }
+        }
     }
-    Ok(keys)
+    match damaged {
+        Some(error) if keys.is_empty() => Err(error),
+        Some(error) => {
+            tracing::warn!(%error, "agent key is damaged and passed over");
+            Ok(keys)
+        }
+        None => Ok(keys),
+    }
 }
 
 /// The text of `keys.json`, indented by tabs as Go's `json.MarshalIndent` gives it.

@@ -189,6 +189,21 @@ fn damaged_keys_are_refused_without_repeating_them() {
 }
 
 #[test]
+fn a_damaged_key_does_not_cost_the_good_one() {
+    let good = key();
+    let text = format!(
+        r#"{{"keys":{{"agent-svid-A":"c2VjcmV0","agent-svid-B":"{}"}}}}"#,
+        STANDARD.encode(good.expose_pkcs8())
+    );
+
+    let keys = decode_keys(text.as_bytes()).unwrap();
+
+    let slots: Vec<_> = keys.keys().copied().collect();
+    assert_eq!(slots, [KeySlot::B]);
+    assert_eq!(keys[&KeySlot::B].public_key_der(), good.public_key_der());
+}
+
+#[test]
 fn what_is_encoded_is_decoded_again() {
     let certificate = certificate();
     let data = AgentData {
