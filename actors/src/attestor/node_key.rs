@@ -4,12 +4,13 @@
 //! ring signs with RSA up to 4096 bits and P-256. The `rsa` crate takes what ring refuses, `p384` and `p521` the curves for
 //! which ring cannot sign every digest.
 
-use ring::rand::SystemRandom;
+use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, RsaKeyPair};
 use rsa::BoxedUint;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
+use super::node::EvidenceError;
 use crate::keys::der::{self, Reader, without_leading_zeros};
 use crate::keys::pkcs8::{Curve, Pkcs8Kind, curve_of, read_pkcs8, read_public_key};
 
@@ -232,4 +233,15 @@ fn bit_length(number: &[u8]) -> usize {
     number
         .first()
         .map_or(0, |first| number.len() * 8 - first.leading_zeros() as usize)
+}
+/// Bytes of a nonce, the server's as well as ours (node-side 2.3, 2.5).
+pub(super) const NONCE_BYTES: usize = 32;
+
+/// Our half of what is signed, so that no server can have a text of its choice signed.
+pub(super) fn fresh_nonce(random: &SystemRandom) -> Result<[u8; NONCE_BYTES], EvidenceError> {
+    let mut nonce = [0; NONCE_BYTES];
+    random
+        .fill(&mut nonce)
+        .map_err(|_| EvidenceError::Signing("no random numbers".to_owned()))?;
+    Ok(nonce)
 }

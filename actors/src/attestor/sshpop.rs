@@ -8,12 +8,13 @@ use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ring::rand::{SecureRandom as _, SystemRandom};
+use ring::rand::SystemRandom;
 
 use super::node::{Answer, Evidence, EvidenceError, NodeAttestor, Proof};
 use super::node_file;
+use super::node_key;
 use certificate::HostCertificate;
-use messages::{NONCE_BYTES, Nonce};
+use messages::Nonce;
 use signing::HostKey;
 
 mod certificate;
@@ -108,11 +109,7 @@ impl Proof for HostProof {
 impl HostProof {
     fn answer_with_new_nonce(&self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError> {
         let random = SystemRandom::new();
-        let mut nonce = [0; NONCE_BYTES];
-        random
-            .fill(&mut nonce)
-            .map_err(|_| EvidenceError::Signing("no random numbers".to_owned()))?;
-        self.answer(challenge, &nonce, &random)
+        self.answer(challenge, &node_key::fresh_nonce(&random)?, &random)
     }
 
     fn answer(

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 
-use ring::rand::{SecureRandom as _, SystemRandom};
+use ring::rand::SystemRandom;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use zeroize::Zeroizing;
 
 use super::node::{Answer, EvidenceError, NodeAttestor, Proof};
 use super::node_file;
-use super::node_key::{NodeKey, NodeKeyError};
+use super::node_key::{self, NodeKey, NodeKeyError};
 use crate::svid::{Certificate, PemPolicy, pem};
 use crate::workload_api::{self, Address, FetchedSvid};
-use messages::{NONCE_BYTES, Nonce};
+use messages::Nonce;
 
 mod messages;
 mod signing;
@@ -177,11 +177,7 @@ impl Proof for Evidence {
 impl Evidence {
     fn answer_with_new_nonce(&self, challenge: &[u8]) -> Result<Vec<u8>, EvidenceError> {
         let random = SystemRandom::new();
-        let mut nonce = [0; NONCE_BYTES];
-        random
-            .fill(&mut nonce)
-            .map_err(|_| EvidenceError::Signing("no random numbers".to_owned()))?;
-        self.answer(challenge, &nonce, &random)
+        self.answer(challenge, &node_key::fresh_nonce(&random)?, &random)
     }
 
     fn of(svid: FetchedSvid) -> Result<Self, NodeKeyError> {

@@ -6,9 +6,8 @@ use ring::digest::{Digest, SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::signing;
+use crate::attestor::node_key::NONCE_BYTES;
 
-/// Length of both nonces in bytes.
-pub(super) const NONCE_BYTES: usize = 32;
 /// A nonce of either side.
 pub(super) type Nonce = [u8; NONCE_BYTES];
 /// Largest challenge in bytes; an honest one has about 60.

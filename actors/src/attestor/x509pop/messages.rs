@@ -5,10 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::signing::{KeyKind, Signature};
+use crate::attestor::node_key::NONCE_BYTES;
 use crate::svid::Certificate;
 
-/// Length of both nonces in bytes.
-pub(super) const NONCE_BYTES: usize = 32;
 /// A nonce of either side.
 pub(super) type Nonce = [u8; NONCE_BYTES];
 /// Largest challenge in bytes; an honest one has about 100.
