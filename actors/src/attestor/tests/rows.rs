@@ -513,3 +513,92 @@ async fn an_svid_that_is_accepted_again_is_valid_whatever_becomes_of_the_attesta
     assert!(world.exits.try_recv().is_err());
     assert!(world.serial().is_some());
 }
+
+#[actix::test]
+async fn row_3_3_an_unreadable_svid_counts_as_none() {
+    // What the store hands over once it has set `agent-data.json` aside.
+    let world = start_from(OnDisk {
+        keys: &[Key::Own],
+        ..OnDisk::default()
+    });
+
+    world.pass(5).await;
+
+    assert_eq!(world.server.count(Call::Attest), 1);
+    assert!(world.serial().is_some() && world.serial() == world.stored_serial());
+}
+
+#[actix::test]
+async fn row_3_6_evicted_while_running_join_token_ends_and_leaves_no_svid() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    server.reattestable.set(false);
+    let setup = Setup {
+        node: Rc::new(OneTimeNode),
+        ..Setup::default()
+    };
+    let mut world = start_with(setup, clock, server, Disk::default());
+    world.pass(1).await;
+
+    world.reject(AgentNotAttested).await;
+    world.pass(1).await;
+
+    assert_eq!(world.exits.try_recv().unwrap().code, 1);
+    assert_eq!(world.stored_serial(), None);
+    assert_eq!(world.server.count(Call::Attest), 1);
+}
+
+#[actix::test]
+async fn row_3_6_banned_while_running_withdraws_identities_first() {
+    let mut world = after_reason(AgentBanned).await;
+
+    assert_eq!(world.banned.take().len(), 1);
+    assert_eq!(world.stored_serial(), None);
+    assert_eq!(world.exits.try_recv().unwrap().code, 1);
+}
+
+#[actix::test]
+async fn row_3_6_a_server_that_lost_the_agents_ca_is_attested_to_after_three_alerts() {
+    let world = world();
+    world.pass(1).await;
+    let before = world.serial();
+
+    for _ in 0..3 {
+        let error = ServerError::CertificateRejected {
+            peer: "server.test:8081".into(),
+            reason: "TLS alert UnknownCA".into(),
+        };
+        let rejected = SvidRejected {
+            serial: world.serial().unwrap(),
+            disposition: error.disposition(),
+            error,
+        };
+        assert_eq!(world.serial(), before);
+        world.attestor.send(rejected).await.unwrap();
+        world.pass(1).await;
+    }
+
+    assert_ne!(world.serial(), before);
+    assert_eq!(world.server.count(Call::Attest), 2);
+}
+
+#[actix::test]
+async fn row_2_9_a_bootstrap_state_that_cannot_be_written_holds_nothing_up() {
+    let clock = virtual_clock();
+    let server = ScriptedServer::new(&clock);
+    let mut world = start(clock, server, Disk::default());
+    world.server.fail(Call::Attest, unavailable(), 3);
+    world.pass(1).await;
+
+    world.disk.lock().unwrap().is_full = true;
+    world.pass(20).await;
+    assert!(world.exits.try_recv().is_err());
+    world.disk.lock().unwrap().is_full = false;
+    world.pass(60).await;
+
+    assert!(world.serial().is_some());
+    assert_eq!(
+        world.disk.lock().unwrap().bootstrap,
+        BootstrapState::succeeded()
+    );
+}
