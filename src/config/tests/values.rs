@@ -239,8 +239,8 @@ fn what_is_not_built_is_listed_with_its_line() {
             .map(|unbuilt| (unbuilt.line, unbuilt.needed))
     };
     assert_eq!(
-        found("agent.experimental.require_pq_kem"),
-        Some((line("require_pq_kem"), true))
+        found("agent.edge.socket_mode"),
+        Some((line("socket_mode"), true))
     );
     assert_eq!(
         found("telemetry.Prometheus"),
