@@ -86,6 +86,8 @@ pub(super) struct LinkStream<S> {
     pings: PingBudget,
     /// What is still to be written of a ping.
     ping_rest: &'static [u8],
+    /// A failed write whose reason is still to be read.
+    broken: Option<io::Error>,
     /// When a ping was sent that nothing has been read after, and how long its answer may take.
     asked: Option<(Instant, Duration)>,
     /// Free again once the stream is closed: the fields are dropped in order.
@@ -131,6 +133,7 @@ impl Link {
             read: FrameTracker::from_frame(),
             pings: PingBudget::default(),
             ping_rest: &[],
+            broken: None,
             asked: None,
             _place: place,
         };
@@ -302,17 +305,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkStream<S> {
         }
     }
 
-    /// After a failed write the reason may still wait to be read: an alert of the server.
-    fn look_for_alert(&mut self, cx: &mut Context<'_>) {
+    /// After a failed write the reason may still wait to be read: an alert of the server. The runtime may not know yet that there is something
+    /// to read, so a failed write is told only after the read that is bound to come.
+    fn poll_broken(&mut self, cx: &mut Context<'_>, error: io::Error) -> Poll<io::Error> {
         let mut scratch = [0; 512];
         for _ in 0..8 {
             let mut buffer = ReadBuf::new(&mut scratch);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
-                Poll::Ready(Err(error)) => return self.link.note_error(&error),
-                Poll::Ready(Ok(())) | Poll::Pending => return,
+                Poll::Ready(Ok(())) => break,
+                Poll::Ready(Err(reason)) => {
+                    self.link.note_error(&reason);
+                    break;
+                }
+                Poll::Pending => {
+                    self.broken = Some(error);
+                    return Poll::Pending;
+                }
             }
         }
+        self.link.note_error(&error);
+        Poll::Ready(error)
     }
 
     fn severed() -> io::Error {
@@ -386,6 +399,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LinkStream<S> {
         if this.link.is_over() {
             return Poll::Ready(Err(Self::severed()));
         }
+        if let Some(error) = this.broken.take() {
+            return this.poll_broken(cx, error).map(Err);
+        }
         match this.poll_ping(cx) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -396,17 +412,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LinkStream<S> {
                 this.written.advance(bytes.get(..count).unwrap_or(bytes));
                 Poll::Ready(Ok(count))
             }
-            Poll::Ready(Err(error)) => {
-                this.look_for_alert(cx);
-                this.link.note_error(&error);
-                Poll::Ready(Err(error))
-            }
+            Poll::Ready(Err(error)) => this.poll_broken(cx, error).map(Err),
             Poll::Pending => Poll::Pending,
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        let this = self.get_mut();
+        let error = match this.broken.take() {
+            Some(error) => error,
+            None => match Pin::new(&mut this.stream).poll_flush(cx) {
+                Poll::Ready(Err(error)) => error,
+                flushed => return flushed,
+            },
+        };
+        this.poll_broken(cx, error).map(Err)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
