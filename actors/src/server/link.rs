@@ -423,7 +423,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LinkStream<S> {
             Some(error) => error,
             None => match Pin::new(&mut this.stream).poll_flush(cx) {
                 Poll::Ready(Err(error)) => error,
-                flushed => return flushed,
+                flushed @ (Poll::Ready(Ok(())) | Poll::Pending) => return flushed,
             },
         };
         this.poll_broken(cx, error).map(Err)
