@@ -80,21 +80,19 @@ fn fingerprint(hex: &str) -> Option<[u8; SHA256_OUTPUT_LEN]> {
     }
 }
 
+/// The pin of an authority, as an operator would write it.
+#[cfg(test)]
+pub(super) fn pin(ca: &crate::testing::certificates::Ca) -> String {
+    let found = digest(&SHA256, ca.certificate().der());
+    let hex = found.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    format!("{ALGORITHM}{}", hex.collect::<String>())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::certificates::Ca;
     use crate::testing::epoch;
-
-    fn pin(ca: &Ca) -> String {
-        let found = digest(&SHA256, ca.certificate().der());
-        let hex: Vec<_> = found
-            .as_ref()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        format!("{ALGORITHM}{}", hex.concat())
-    }
 
     fn both(one: &Ca, other: &Ca) -> Bundle {
         let trust_domain = one.bundle("domain.test").trust_domain;

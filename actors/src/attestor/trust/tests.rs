@@ -3,8 +3,7 @@
 mod fetching;
 mod site;
 
-use ring::digest::{SHA256, digest};
-
+use super::pins::pin;
 use super::*;
 use crate::clock::Clock;
 use crate::svid::CertificateError;
@@ -53,16 +52,6 @@ async fn authorities(sources: &BundleSources) -> Result<Vec<Vec<u8>>, BundleSour
 
 fn der(ca: &Ca) -> Vec<u8> {
     ca.certificate().der().to_vec()
-}
-
-fn pin(ca: &Ca) -> String {
-    let found = digest(&SHA256, ca.certificate().der());
-    let hex: Vec<_> = found
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("sha256:{}", hex.concat())
 }
 
 fn jwks(ca: &Ca, purpose: &str) -> String {
